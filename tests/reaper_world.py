@@ -16,7 +16,7 @@ from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result, Server
 from refstore.kv.memory import MemoryKV
-from refstore.kv_recovery.fence import DryRunGuard
+from refstore.kv_recovery.fence import DryRunFence
 from refstore.lake import Lake
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 from refstore.objects.memory import MemoryObjects
@@ -216,7 +216,7 @@ class World:
             throttle=Throttle(chosen.rate_per_second, self.clock),
             random=Random(1),
             should_stop=should_stop,
-            guard=DryRunGuard(),
+            fence=DryRunFence(),
             scrub_requested_ms=self.clock.now_ms() if scrub else None,
             **tuning,
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refstore.deletion_history.content_deletion import delete_contents
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.objects.base import DeleteResult
 from refstore.operations.commit_references import process_committed
+from refstore.operations.delete_contents import delete_contents
 from refstore.records import keys
+from refstore.records.pending_deletes import PendingDelete
 from refstore.repository import Repository
 from refstore.versioning import due_hints
 from refstore_reaper.blob_deletion import delete_blobs

@@ -26,7 +26,7 @@ from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.errors import Conflict, Corrupt, ObjectNotFound
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import ABSENT
-from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.fence import PositionFence
 from refstore.lake import Lake
 from refstore.namespaces import NAMESPACE_OBJECT, folder_url
 from refstore.objects.base import OWN_FILES, ObjectStore
@@ -152,7 +152,7 @@ class _SweptAll(NamedTuple):
     """What is tagged, and was still listed."""
 
 
-def _sweep_all(run: RunContext, engines: Engines, fence: Fence) -> _SweptAll:
+def _sweep_all(run: RunContext, engines: Engines, fence: PositionFence) -> _SweptAll:
     """List everything, and delete or tag it; not again what an earlier night has tagged."""
     store, layout, options, now_ms = run.repository.objects, run.layout, run.options, run.repository.clock.now_ms
     with run.steps.step("listing the object store"):

@@ -11,24 +11,26 @@ from collections.abc import Mapping
 from refstore.context import Context
 from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
-from refstore.kv_recovery.fence import Fence, refuse_to_settle
+from refstore.kv_recovery.fence import PositionFence, refuse_to_settle
 from refstore.kv_recovery.manifest_check import check_repository
 
 
-def begin_guarded_pass(ctx: Context, mark_id: str, *, is_closed: bool = False) -> Fence:
+def begin_guarded_pass(ctx: Context, mark_id: str, *, is_closed: bool = False) -> PositionFence:
     """Begin a pass. `is_closed`: the repository was deleted, so its manifest says nothing any more. Raises KVWentBack,
     KVSettling, CorruptObject, Unavailable; then nothing may be deleted.
     """
     # a process that sweeps the mark again is another deleter
     deleter = f"gc-{mark_id}-{ctx.ids.new_id(ctx.clock.now_ms())}"
-    fence = Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, deleter)
+    fence = PositionFence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, deleter)
     fence.begin(refuse_to_settle)
     if not is_closed:
         check_repository(ctx)
     return fence
 
 
-def abandon_if_servers_changed(marks: Marks, mark_id: str, servers_before: Mapping[str, str], fence: Fence) -> None:
+def abandon_if_servers_changed(
+    marks: Marks, mark_id: str, servers_before: Mapping[str, str], fence: PositionFence
+) -> None:
     """Give a mark up whose look was made under other servers than answer now. Raises Gone then.
 
     What the mark saw may not be so any more. If its sweep has begun, its commits stay as swept; the next run finds what

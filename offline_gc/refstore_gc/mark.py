@@ -22,7 +22,7 @@ from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt, NotFound, RefstoreError
 from refstore.gc_marks import OBJECTS_EXPIRED, Marks, OfflineRun, RunState, new_mark_id
-from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.fence import PositionFence
 from refstore_gc import (
     anti_join,
     branch_rules,
@@ -66,7 +66,7 @@ class _BegunMark(NamedTuple):
     """A run whose marks are set."""
 
     run: OfflineRun
-    fence: Fence
+    fence: PositionFence
     decision: MarkDecision
     online: BranchRuleResult
 

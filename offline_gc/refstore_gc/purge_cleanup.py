@@ -25,17 +25,17 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.deletion_history import causes
-from refstore.deletion_history.content_deletion import delete_recorded
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import BranchNotFound, NotFound
 from refstore.operations import branch, onboard, rules_document
+from refstore.operations.delete_contents import delete_recorded
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.version_entries import scan_versions
 from refstore.purge_document.document import PurgeDocument
 from refstore.records.encoding import encode
 from refstore.records.location_records import Backup, Location
+from refstore.records.pending_deletes import PendingDelete
 from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import LocationsPublished, ManifestLocation
 from refstore_gc import kv_guard

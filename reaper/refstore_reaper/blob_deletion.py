@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from refstore.deletion_history.content_deletion import Journal
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import DeleteResult, ObjectStore
+from refstore.operations.delete_contents import Journal
+from refstore.records.pending_deletes import PendingDelete
 from refstore.versioning.address_state import UPLOAD_CAUSES
 
 

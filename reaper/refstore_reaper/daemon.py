@@ -33,7 +33,7 @@ from refstore.errors import (
     RefstoreError,
     StoreMisconfigured,
 )
-from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.fence import PositionFence
 from refstore.kv_recovery.manifest_check import check_lake, check_repository
 from refstore.kv_recovery.settlement import settle_repository
 from refstore.kv_recovery.superseded_records import settle_superseded_keys, settle_superseded_records
@@ -103,7 +103,7 @@ class Reaper:
         self._throttle = Throttle(settings.rate_per_second, lake.clock)
         self._numbers = count(1)
         self._figures = FiguresWriter()
-        self._fence = Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, self.id)
+        self._fence = PositionFence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, self.id)
         self._async_deleter = AsyncDeleter() if asynchronous else None
         self._reserves = DiskReserves(lake, reserve_mib)
         self._backoffs: dict[RepositoryId, Backoff] = {}
@@ -284,7 +284,7 @@ class Reaper:
                 throttle=self._throttle,
                 random=self._random,
                 should_stop=should_stop,
-                guard=self._fence,
+                fence=self._fence,
                 async_deleter=self._async_deleter,
                 batch_keys=self._batch_keys,
                 grace_seconds=self._grace_seconds,

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import Address
-from refstore.deletion_history.content_deletion import Journal, delete_contents
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, Absent, Key, set_ifs
-from refstore.kv_recovery.fence import Guard
+from refstore.kv_recovery.fence import DeletionFence
 from refstore.objects.base import DeleteResult
+from refstore.operations.delete_contents import Journal, delete_contents
 from refstore.records import keys
 from refstore.records.encoding import encode
+from refstore.records.pending_deletes import PendingDelete
 from refstore.records.reference_records import (
     Deleting,
     Listed,
@@ -65,7 +65,7 @@ class BatchDeleter:
         *,
         delays: DeletionDelays,
         async_deleter: AsyncDeleter | None,
-        guard: Guard,
+        fence: DeletionFence,
         on_corrupt: OnCorrupt,
     ) -> None:
         """`delays`: what this pass waits for. Without `async_deleter`, no batch pauses."""
@@ -75,7 +75,7 @@ class BatchDeleter:
         self._journal = journal
         self._delays = delays
         self._async_deleter = async_deleter
-        self._guard = guard
+        self._fence = fence
         self._on_corrupt = on_corrupt
         self._in_flight: set[Address] = set()
         """The addresses of batches that are not finished."""
@@ -97,7 +97,7 @@ class BatchDeleter:
         self._in_flight.update(addresses)
         confirmed = DeleteResult((), (), ())
         try:
-            self._guard.pass_through()  # behind the marks: a KV that lost a name since must not cost the blob (rule 21)
+            self._fence.pass_through()  # behind the marks, and before the blobs: the order is that of rule 21
             if self._async_deleter is None:
                 confirmed = delete_blobs(self._ctx.objects, batch, self._journal)
             else:

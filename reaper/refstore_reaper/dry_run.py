@@ -21,15 +21,15 @@ from refstore.audit import AuditLog
 from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
 from refstore.core import ids
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import Invalid, KVUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
 from refstore.kv.memory import MemoryKV
-from refstore.kv_recovery.fence import DryRunGuard
+from refstore.kv_recovery.fence import DryRunFence
 from refstore.lake import Lake
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
 from refstore.records import keys
 from refstore.records.encoding import decode
+from refstore.records.pending_deletes import PendingDelete
 from refstore.records.repository_records import RepositoryRecord
 from refstore_reaper import reaper_pass
 from refstore_reaper.leases import Leases
@@ -97,7 +97,7 @@ def _dry_run(
             throttle=Throttle(0, ctx.clock),
             random=Random(0),  # noqa: S311  # an order, not a secret
             should_stop=should_stop,
-            guard=DryRunGuard(),
+            fence=DryRunFence(),
             leases=leases,
             grace_seconds=grace_seconds,
             scrub_requested_ms=scrub_requested_ms,

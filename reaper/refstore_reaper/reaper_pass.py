@@ -27,13 +27,13 @@ from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.ids import CommitId, Token, commit_id, staging_token
-from refstore.deletion_history.content_deletion import Journal
 from refstore.errors import CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, Key
-from refstore.kv_recovery.fence import Guard
+from refstore.kv_recovery.fence import DeletionFence
 from refstore.kv_recovery.manifest_check import check_repository
 from refstore.operations import branch
 from refstore.operations.commit_references import delete_added_references, process_committed
+from refstore.operations.delete_contents import Journal
 from refstore.records import keys
 from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.records.encoding import decode
@@ -83,7 +83,7 @@ class PassTools:
     throttle: Throttle
     random: Random
     should_stop: Callable[[], bool]
-    guard: Guard
+    fence: DeletionFence
     """What the pass asks before it acts: whether the KV lost writes (rule 21)."""
     async_deleter: AsyncDeleter | None = None
     """Deletes blobs while the pass works on the KV. None: the pass deletes them itself, batch by batch."""
@@ -129,7 +129,7 @@ class ReaperPass:
             tools.journal,
             delays=self._delays,
             async_deleter=tools.async_deleter,
-            guard=tools.guard,
+            fence=tools.fence,
             on_corrupt=lambda address, error: self._record_failure(f"reference/{address}", error),
         )
         self._step_ends = 0.0
@@ -245,7 +245,7 @@ class ReaperPass:
                 entry for entry in self._waiting if not (isinstance(entry, CommitLanded) and entry.commit in unfinished)
             ]
             if done:
-                self._tools.guard.pass_through()
+                self._tools.fence.pass_through()
                 self._ctx.manifest.confirm(done, self._ctx.ids.new_id(self._ctx.clock.now_ms()))
                 self._ctx.manifest.merge_confirmed(self._ctx.ids.new_id(self._ctx.clock.now_ms()))
 
@@ -259,7 +259,7 @@ class ReaperPass:
             self._tools.random.shuffle(page)  # reapers begin at different markers
             for start in range(0, len(page), GROUP):
                 units = self._lease([f"{kind}/{name}" for name, _ in page[start : start + GROUP]])
-                self._tools.guard.check_servers()
+                self._tools.fence.check_servers()
                 # the page is older than the leases: another reaper may have done them meanwhile
                 names = [unit.removeprefix(f"{kind}/") for unit in units]
                 values = self._ctx.kv.get_many([Key(partition, name) for name in names]) if names else []
@@ -350,7 +350,7 @@ class ReaperPass:
             return
         for start in range(0, len(units), GROUP):
             leased = self._lease(units[start : start + GROUP])
-            self._tools.guard.check_servers()
+            self._tools.fence.check_servers()
             for unit in leased:
                 if not self._may_go_on():
                     self._tally.more = True
@@ -384,7 +384,7 @@ class ReaperPass:
                 done = unnamed_references.release_unnamed(
                     self._ctx,
                     int(what, 16),
-                    check_servers=self._tools.guard.check_servers,
+                    check_servers=self._tools.fence.check_servers,
                     on_corrupt=on_error,
                     go_on=self._is_not_stopped,
                 )

@@ -10,7 +10,6 @@ deleted repositories.
     explain.py          the answer of `refstore why`, from all of these
 
     journal_writer.py   write the journal: for the reaper, and for what the offline job's own process deletes
-    content_deletion.py delete a batch between its two entries of the journal, and what purges wrote for identities
 
 All other modules only read. The offline job writes the index (`offline_gc/refstore_gc/deletion_index_writer.py`).
 """

@@ -10,13 +10,12 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from refstore.core.ids import Address
+from refstore.operations.delete_contents import CONTENT_OF_DELETED
 from refstore.versioning.address_state import ENDED_CAUSES, NOT_LINKED
 
 if TYPE_CHECKING:
     from refstore.gc_marks.sweep_records import RunRules
 
-CONTENT_OF_DELETED: Final = "content of the deleted object"
-"""A content, a backup or an attempt that goes with its identity, whose address follows."""
 UNNAMED_IDENTITY: Final = "a purged object that nothing names any more"
 
 REAPER: Final = "reaper"

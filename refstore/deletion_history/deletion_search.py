@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core.ids import Address, BranchName, Path
 from refstore.deletion_history import deletion_index, journal_format
-from refstore.deletion_history.causes import CONTENT_OF_DELETED, SWEEP, rule_of_run
+from refstore.deletion_history.causes import SWEEP, rule_of_run
 from refstore.deletion_history.journal_format import DeletionRecord, path_key
 from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState, sweep_records
 from refstore.gc_marks.sweep_records import RunFilesMissing
 from refstore.operations.address_info import UNREFERENCED_STATES, AddressInfo
 from refstore.operations.committed_names import is_named_by
+from refstore.operations.delete_contents import CONTENT_OF_DELETED
 
 UNINDEXED_MAX: Final = 50
 """How many swept runs that are not in the index are searched one by one, the newest first."""

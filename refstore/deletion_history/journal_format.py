@@ -22,11 +22,12 @@ from typing import Final, Literal, NamedTuple, cast
 import msgspec
 
 from refstore.core import event_log
-from refstore.core.ids import Address, Path, Token, branch_of
+from refstore.core.ids import Token, branch_of
 from refstore.deletion_history import causes
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore.records import keys
+from refstore.records.pending_deletes import PendingDelete
 
 PREFIX: Final = "_refstore/journal/"
 BEGAN: Final = ".began.jsonl.gz"
@@ -37,18 +38,6 @@ INDEXED_AFTER_MS: Final = 2 * 3_600_000
 _UNREADABLE: Final = (zlib.error, EOFError, OSError, ObjectNotFound, msgspec.MsgspecError)
 
 _log = event_log.get_logger(__name__)
-
-
-class PendingDelete(msgspec.Struct, frozen=True, gc=False):
-    """An address that is `deleting`: its blob is to be deleted now. Also a line of a `began` segment."""
-
-    address: Address
-    token: Token
-    """The token of the reference whose removal emptied the list; '' if there never was one."""
-    path: Path
-    cause: str
-    size_bytes: int
-    """-1: unknown."""
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

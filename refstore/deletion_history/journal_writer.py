@@ -21,12 +21,12 @@ from refstore.deletion_history.journal_format import (
     INDEXED_AFTER_MS,
     Header,
     NotDeleted,
-    PendingDelete,
     day_of,
 )
 from refstore.errors import RefstoreError
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.records import keys
+from refstore.records.pending_deletes import PendingDelete
 
 _COMPRESSION: Final = 1
 """The fastest level: paths and tokens repeat, so it saves nearly as much as the best one."""

@@ -4,5 +4,5 @@
     manifest_check.py   whether the KV still knows what the manifest says
     settlement.py       put right what a loss of unwitnessed writes may have left, after other servers answer
 
-Every deleter (the reaper, the offline job) has a `Fence` of its own. Without it nothing is deleted.
+Every deleter (the reaper, the offline job) has a `PositionFence` of its own. Without it nothing is deleted.
 """

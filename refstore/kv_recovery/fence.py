@@ -44,7 +44,7 @@ witness anew when it goes on. If the KV did not hold the position then, it would
 _log = event_log.get_logger(__name__)
 
 
-class Witness(msgspec.Struct, frozen=True):
+class PositionWitness(msgspec.Struct, frozen=True):
     """What one deleter had written to the KV."""
 
     deleter: str
@@ -59,7 +59,7 @@ class ServersFirstSeen(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class Guard(Protocol):
+class DeletionFence(Protocol):
     """What a pass asks before it acts."""
 
     def check_servers(self) -> None:
@@ -71,7 +71,7 @@ class Guard(Protocol):
         """
 
 
-class DryRunGuard:
+class DryRunFence:
     """Lets a dry run pass, which deletes nothing."""
 
     def check_servers(self) -> None: ...
@@ -79,7 +79,7 @@ class DryRunGuard:
     def pass_through(self) -> None: ...
 
 
-class Fence:
+class PositionFence:
     """What one deleter knows of the KV's history. Not for several threads."""
 
     def __init__(
@@ -156,11 +156,11 @@ class Fence:
             )
         self._written = dict(zip(partitions, after, strict=True))
         positions = {partition: _parse_number(value) for partition, value in self._written.items()}
-        witness = Witness(self._deleter, now, positions, self._servers)
+        witness = PositionWitness(self._deleter, now, positions, self._servers)
         self._store().put(_witness_key(self._deleter), msgspec.json.encode(witness))
         self.check_servers()
 
-    def witnesses(self) -> dict[str, Witness]:
+    def witnesses(self) -> dict[str, PositionWitness]:
         """Read the witnesses of all deleters, by the deleter's id. Raises CorruptObject, ObjectsUnavailable."""
         found, unreadable = read_witnesses(self._store())
         for key, reason in unreadable.items():
@@ -170,7 +170,7 @@ class Fence:
             )
         return found
 
-    def find_lost(self, witnesses: Mapping[str, Witness]) -> list[tuple[Witness, str, Position | None]]:
+    def find_lost(self, witnesses: Mapping[str, PositionWitness]) -> list[tuple[PositionWitness, str, Position | None]]:
         """Return what the KV does not hold of the witnesses: the partition, and the position that it does hold."""
         asked = [(witness, partition) for witness in witnesses.values() for partition in witness.positions]
         values = self._kv.get_many([Key(partition, witness.deleter) for witness, partition in asked])
@@ -211,7 +211,7 @@ class Fence:
         blocking = found.get(RECONCILE_WITNESS)
         if blocking is None or blocking.servers != servers:
             positions = dict.fromkeys(servers, BLOCKED_POSITION)
-            blocking = Witness(RECONCILE_WITNESS, self._clock.now_ms(), positions, servers)
+            blocking = PositionWitness(RECONCILE_WITNESS, self._clock.now_ms(), positions, servers)
             self._store().put(_witness_key(RECONCILE_WITNESS), msgspec.json.encode(blocking))
         return blocking.at_ms
 
@@ -236,7 +236,7 @@ class Fence:
         """Let passes begin again."""
         self._store().delete_many([_witness_key(RECONCILE_WITNESS)])
 
-    def _check_witnesses(self, witnesses: Mapping[str, Witness]) -> None:
+    def _check_witnesses(self, witnesses: Mapping[str, PositionWitness]) -> None:
         if self._written and self._deleter not in witnesses:
             self._written.clear()  # forgotten after a long pause: it begins anew, under another id
             self._forgotten += 1
@@ -292,15 +292,15 @@ def servers_key(servers: Mapping[str, str]) -> str:
     return f"{SERVERS_FOLDER}{sha256(msgspec.json.encode(sorted(servers.items()))).hexdigest()[:40]}.json"
 
 
-def read_witnesses(store: ObjectStore) -> tuple[dict[str, Witness], dict[str, str]]:
+def read_witnesses(store: ObjectStore) -> tuple[dict[str, PositionWitness], dict[str, str]]:
     """Return the witnesses by their deleters' ids; and why others cannot be read, by key. Raises ObjectsUnavailable."""
-    found: dict[str, Witness] = {}
+    found: dict[str, PositionWitness] = {}
     unreadable: dict[str, str] = {}
     for key, body in read_many(store, [info.key for info in store.list(WITNESSES_FOLDER)]):
         if body is None:
             continue  # its deleter has just been forgotten
         try:
-            witness = msgspec.json.decode(body, type=Witness)
+            witness = msgspec.json.decode(body, type=PositionWitness)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             unreadable[key] = str(error)
         else:

@@ -11,7 +11,7 @@ from refstore.core.clock import Clock
 from refstore.core.ids import Ids, RepositoryName
 from refstore.core.safety import Durations
 from refstore.kv.base import KV
-from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.fence import PositionFence
 from refstore.objects.base import ObjectStore
 from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning.manifest import AnyEntry, EntryKey, Manifest
@@ -76,8 +76,8 @@ class _NoProgress:
 NO_PROGRESS: Final = _NoProgress()
 
 
-def fence_of(lake: LakeAccess, deleter: str) -> Fence:
-    return Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, deleter)
+def fence_of(lake: LakeAccess, deleter: str) -> PositionFence:
+    return PositionFence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, deleter)
 
 
 def index_entries(entries: Iterable[AnyEntry]) -> Entries:

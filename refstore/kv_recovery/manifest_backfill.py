@@ -18,7 +18,7 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, RepositoryName
 from refstore.errors import BranchNotFound
 from refstore.kv.base import ABSENT
-from refstore.kv_recovery.fence import Fence, refuse_to_settle
+from refstore.kv_recovery.fence import PositionFence, refuse_to_settle
 from refstore.kv_recovery.lake_parts import NO_PROGRESS, Entries, LakeAccess, Progress, fence_of, index_entries
 from refstore.kv_recovery.manifest_check import read_in_batches
 from refstore.records import keys
@@ -118,7 +118,9 @@ def fill_gaps(lake: LakeAccess, *, progress: Progress = NO_PROGRESS) -> list[Man
     return filled
 
 
-def _fill_gap(ctx: Context, record: RepositoryRecord, gap: ManifestGap, fence: Fence, progress: Progress) -> None:
+def _fill_gap(
+    ctx: Context, record: RepositoryRecord, gap: ManifestGap, fence: PositionFence, progress: Progress
+) -> None:
     commits = _describe_commits(ctx, record, set(gap.commits)) if gap.commits else []
     branches = [BranchCreated(name, each.id, each.head, each.created_ms, each.is_hidden) for name, each in gap.branches]
     markers = read_in_batches(ctx.kv, [keys.committed_marker(ctx.repo, entry.commit) for entry in commits])

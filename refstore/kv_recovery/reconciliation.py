@@ -19,7 +19,7 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.kv.base import ABSENT
-from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.fence import PositionFence
 from refstore.kv_recovery.kv_verification import have_servers_changed
 from refstore.kv_recovery.lake_parts import (
     NO_PROGRESS,
@@ -188,5 +188,5 @@ def _wait_for_operations(lake: LakeAccess, began_ms: int, progress: Progress) ->
         lake.clock.sleep(min(left, WAIT_SECONDS))
 
 
-def _new_fence(lake: LakeAccess) -> Fence:
+def _new_fence(lake: LakeAccess) -> PositionFence:
     return fence_of(lake, f"reconcile-{lake.ids.new_id(lake.clock.now_ms())}")

@@ -14,7 +14,7 @@ from refstore.core.ids import BranchName
 from refstore.core.safety import Safety
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.kv.memory import MemoryKV
-from refstore.kv_recovery.fence import DryRunGuard
+from refstore.kv_recovery.fence import DryRunFence
 from refstore.lake import Lake
 from refstore.objects import ObjectStore
 from refstore.operations import complete_upload, list_uploads, multipart
@@ -56,7 +56,7 @@ def run_pass(repo: Repository, *, scrub: bool = False) -> None:
         throttle=Throttle(0, ctx.clock),
         random=Random(1),
         should_stop=lambda: False,
-        guard=DryRunGuard(),
+        fence=DryRunFence(),
         scrub_requested_ms=ctx.clock.now_ms() if scrub else None,
     )
     reaper_pass.run_pass(ctx, repo.record, tools)

@@ -13,7 +13,7 @@ from refstore.core.ids import CommitId, Token
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery import settlement
-from refstore.kv_recovery.fence import Fence
+from refstore.kv_recovery.fence import PositionFence
 from refstore.kv_recovery.manifest_check import check_repository
 from refstore.operations.commit_references import delete_added_references, process_committed
 from refstore.records import keys
@@ -131,7 +131,7 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
             NoJournal(),
             delays=ctx.deletion_delays,
             async_deleter=None,
-            guard=fence,
+            fence=fence,
             on_corrupt=on_corrupt,
         )
         with Pipeline() as pipeline:
@@ -140,7 +140,7 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
     _confirm(tools, fence, waiting)
 
 
-def _confirm(tools: Tools, fence: Fence, waiting: tuple[AnyEntry, ...]) -> None:
+def _confirm(tools: Tools, fence: PositionFence, waiting: tuple[AnyEntry, ...]) -> None:
     ctx = tools.ctx
     commits = [entry.commit for entry in waiting if isinstance(entry, CommitLanded)]
     markers = ctx.kv.get_many([keys.committed_marker(ctx.repo, commit) for commit in commits]) if commits else []
@@ -154,12 +154,12 @@ def _confirm(tools: Tools, fence: Fence, waiting: tuple[AnyEntry, ...]) -> None:
         ctx.manifest.confirm(done, ctx.ids.new_id(0))
 
 
-def _fence(tools: Tools, deleter: str) -> Fence:
+def _fence(tools: Tools, deleter: str) -> PositionFence:
     ctx = tools.ctx
-    return Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, deleter)
+    return PositionFence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, deleter)
 
 
-def _fence_of(tools: Tools, known: Known) -> Fence:
+def _fence_of(tools: Tools, known: Known) -> PositionFence:
     fence = _fence(tools, known.deleter)
     # as if it were the object with which the pass began
     fence._servers = dict(known.servers)  # pyright: ignore[reportPrivateUsage]  # what it has seen

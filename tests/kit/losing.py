@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from refstore.kv.base import Key
-from refstore.kv_recovery.fence import WITNESSES_FOLDER, Fence, Witness
+from refstore.kv_recovery.fence import WITNESSES_FOLDER, PositionFence, PositionWitness
 from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.location_records import Location
@@ -61,7 +61,7 @@ def begin(world: World, shards: tuple[str, ...]) -> None:
     for shard in shards:
         world.contents[Key(SERVERS, shard)] = b"1"
     ctx = world.repo.context
-    fence = Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, "first")
+    fence = PositionFence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, "first")
     fence.begin(lambda: None)
     ctx.manifest.confirm(ctx.manifest.read_waiting(), "first")
 
@@ -160,7 +160,7 @@ class LosingDomain:
         """Whether the KV holds what every witness says."""
         for key, value in store.items():
             if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith(WITNESSES_FOLDER):
-                witness = msgspec.json.decode(body_of(names.values[value]), type=Witness)
+                witness = msgspec.json.decode(body_of(names.values[value]), type=PositionWitness)
                 for partition, number in witness.positions.items():
                     held = store.get(names.key(Key(partition, witness.deleter)))
                     if not held or msgspec.msgpack.decode(names.values[held])[1] < number:

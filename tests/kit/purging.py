@@ -13,7 +13,7 @@ from unittest import mock
 
 from refstore.core.ids import Address, own_address
 from refstore.errors import Contention, Gone, NotFound, NothingToCommit, ObjectNotFound
-from refstore.kv_recovery.fence import DryRunGuard
+from refstore.kv_recovery.fence import DryRunFence
 from refstore.purge_document.document import BackupPolicy, Dataset, PurgeDocument, TrashPolicy
 from refstore.records.location_records import Content
 from refstore_gc import purge_cleanup
@@ -154,4 +154,4 @@ def _only_the_protocol() -> Generator[None]:
 
 
 def _without_a_fence() -> AbstractContextManager[object]:
-    return mock.patch.object(purge_cleanup.kv_guard, "begin_guarded_pass", return_value=DryRunGuard())
+    return mock.patch.object(purge_cleanup.kv_guard, "begin_guarded_pass", return_value=DryRunFence())

@@ -11,7 +11,7 @@ from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import Address, CommitId, Token
 from refstore.errors import CorruptRecord, RepositoryNotFound
 from refstore.kv.base import Key
-from refstore.kv_recovery.fence import DryRunGuard
+from refstore.kv_recovery.fence import DryRunFence
 from refstore.operations import branch
 from refstore.operations.commit_references import process_committed
 from refstore.records.branch_records import CommittedTokens, DeletedToken
@@ -142,7 +142,7 @@ def _deleter(tools: Tools) -> BatchDeleter:
         NoJournal(),
         delays=tools.ctx.deletion_delays,
         async_deleter=None,
-        guard=DryRunGuard(),
+        fence=DryRunFence(),
         on_corrupt=on_corrupt,
     )
 

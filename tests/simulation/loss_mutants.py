@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.simulation.planting import Edit, Mutant
 
 PLACING = "refstore.operations.stage_entries"
-FENCE = "refstore.kv_recovery.fence:Fence"
+FENCE = "refstore.kv_recovery.fence:PositionFence"
 SETTLING = "refstore.kv_recovery.settlement"
 
 
@@ -18,8 +18,8 @@ def lost_writes() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore_reaper.deletion:BatchDeleter.delete_batch",
-                "        self._guard.pass_through()",
-                "        self._guard.check_servers()",
+                "        self._fence.pass_through()",
+                "        self._fence.check_servers()",
             ),
         ),
         caught_by="loss: reset; reap",
@@ -30,13 +30,13 @@ def lost_writes() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore_reaper.deletion:BatchDeleter.delete_batch",
-                "        self._guard.pass_through()",
+                "        self._fence.pass_through()",
                 "        pass",
             ),
             Edit(
                 "refstore_reaper.deletion:BatchDeleter.delete_batch",
                 "        left = remove_keys(",
-                "        self._guard.pass_through()\n        left = remove_keys(",
+                "        self._fence.pass_through()\n        left = remove_keys(",
             ),
         ),
         caught_by="loss: reset; reap",

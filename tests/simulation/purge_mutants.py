@@ -9,7 +9,7 @@ from tests.simulation.planting import Edit, Mutant
 LOCATIONS = "refstore.versioning.locations:Locations"
 PLAN = "refstore_purge.version_plan:plan_versions"
 REFERENCES = "list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))"
-CONTENTS = "refstore.deletion_history.content_deletion:delete_contents"
+CONTENTS = "refstore.operations.delete_contents:delete_contents"
 
 
 def purged() -> Iterator[Mutant]:

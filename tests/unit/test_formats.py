@@ -22,7 +22,7 @@ from refstore.core.ids import Path as ObjectPath
 from refstore.core.signing_keys import SigningKey
 from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import Unreadable
-from refstore.deletion_history.journal_format import DeletionRecord, PendingDelete
+from refstore.deletion_history.journal_format import DeletionRecord
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import Key
@@ -30,6 +30,7 @@ from refstore.kv.sqlite import open_sqlite
 from refstore.objects import open_objects
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.memory import MemoryObjects
+from refstore.records.pending_deletes import PendingDelete
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore.records.staging_records import Entry as ObjectEntry
 from refstore.versioning import manifest

@@ -13,7 +13,7 @@ from refstore.errors import CorruptRecord, KVReconciling, KVSettling, KVWentBack
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery import manifest_backfill, reconciliation
-from refstore.kv_recovery.fence import SERVERS_FOLDER, WITNESSES_FOLDER, DryRunGuard, Fence
+from refstore.kv_recovery.fence import SERVERS_FOLDER, WITNESSES_FOLDER, DryRunFence, PositionFence
 from refstore.kv_recovery.manifest_check import check_repository, describe_entry
 from refstore.objects.base import Body, StoredObject
 from refstore.operations import refs
@@ -74,7 +74,7 @@ class Losing:
         return breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
 
 
-class CutOff(DryRunGuard):
+class CutOff(DryRunFence):
     def pass_through(self) -> None:
         raise KVSettling("planted: other servers answer")
 
@@ -124,7 +124,7 @@ def test_a_kv_from_before_a_witness_stops_hard_deletion_everywhere(losing: Losin
 
 def test_a_running_reaper_notices_that_its_own_position_is_lost(losing: Losing) -> None:
     world = losing.world
-    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d1")
+    fence = PositionFence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d1")
     fence.begin(lambda: None)
     kept = losing.copy()
     fence.pass_through()
@@ -162,7 +162,7 @@ def test_the_witness_is_written_before_the_objects_go(losing: Losing) -> None:
     world.run_once()
     seen: list[tuple[int, int]] = []
     reaper = world.reaper()
-    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "beside")
+    fence = PositionFence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "beside")
 
     def look(_keys: object) -> None:
         position = world.kv.get(Key("positions", reaper.id))
@@ -312,9 +312,9 @@ def test_that_a_tag_was_deleted_explains_no_loss_of_one_that_was_made_again(losi
         check_repository(ctx)
 
 
-def a_fence(losing: Losing, deleter: str) -> Fence:
+def a_fence(losing: Losing, deleter: str) -> PositionFence:
     world = losing.world
-    return Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, deleter)
+    return PositionFence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, deleter)
 
 
 def test_witnesses_of_deleters_that_ended_are_forgotten_and_their_positions_later(losing: Losing) -> None:
@@ -568,7 +568,7 @@ def test_a_planned_switch_explains_what_became_of_witnessed_entries(losing: Losi
     losing.link("reset")
     repo.reset("main")
     losing.link("kept")
-    tools = dataclasses.replace(world.tools(), guard=CutOff())
+    tools = dataclasses.replace(world.tools(), fence=CutOff())
     with suppress(KVSettling):  # a pass that releases, and ends before it deletes or confirms
         reaper_pass.run_pass(world.lake.context(repo.name, world.record), world.record, tools)
     assert len([key for key in losing.manifest(WAITING_FOLDER) if "/entries." in key]) == 6
@@ -638,7 +638,7 @@ def test_a_repository_record_that_cannot_be_read_stops_no_reaper_and_no_other_st
 
 def test_a_reaper_that_looks_during_a_reconcile_trips_nothing(losing: Losing) -> None:
     world = losing.world
-    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "reconcile")
+    fence = PositionFence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "reconcile")
     fence.block()
     done = world.run_once()
     assert [(error.unit, error.code) for error in done.errors] == [("kv", KVReconciling.code)]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from refstore.core.ids import Address, Token
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
-from refstore.kv_recovery.fence import DryRunGuard
+from refstore.kv_recovery.fence import DryRunFence
 from refstore.objects.local import LocalObjects
 from refstore.records import keys
+from refstore.records.pending_deletes import PendingDelete
 from refstore.versioning.address_state import NO_DELAYS
 from refstore.versioning.due_hints import DueHint
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
@@ -76,7 +76,7 @@ class Batches:
             JournalWriter(world.objects, "r", world.clock, world.numbers),
             delays=NO_DELAYS,
             async_deleter=async_deleter,
-            guard=DryRunGuard(),
+            fence=DryRunFence(),
             on_corrupt=lambda _address, error: pytest.fail(str(error)),
         )
 

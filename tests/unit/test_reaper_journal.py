@@ -10,11 +10,12 @@ import pytest
 from refstore.core.ids import Address, Path, Token
 from refstore.deletion_history import journal_format
 from refstore.deletion_history.explain import explain_address as why
-from refstore.deletion_history.journal_format import BEGAN, ENDED, PREFIX, PendingDelete
+from refstore.deletion_history.journal_format import BEGAN, ENDED, PREFIX
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.objects.base import Body, DeleteResult, StoredObject
 from refstore.operations.address_info import AddressState
+from refstore.records.pending_deletes import PendingDelete
 from refstore_gc import deletion_index_writer
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 

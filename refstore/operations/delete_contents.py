@@ -9,14 +9,16 @@ on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from refstore.context import Context
 from refstore.core.ids import Address
-from refstore.deletion_history.causes import CONTENT_OF_DELETED
-from refstore.deletion_history.journal_format import PendingDelete
 from refstore.errors import ObjectsRefused
 from refstore.objects.base import DeleteResult, ObjectStore
+from refstore.records.pending_deletes import PendingDelete
+
+CONTENT_OF_DELETED: Final = "content of the deleted object"
+"""The cause of a content, a backup or an attempt that goes with its identity, whose address follows."""
 
 
 class Journal(Protocol):
