@@ -82,7 +82,7 @@ def write_ids(file: Path, planted: Iterable[int], shape: Shape, count: int, *, s
     """Write so many ids, PLANTED of them of each of these files, the others nobody's."""
     known = [guests_of(number, shape)[:PLANTED] for number in planted]
     others = _ids(np.random.default_rng([3, seed]), count - sum(map(len, known)))
-    pq.write_table(pa.table({"guestid": pa.concat_arrays([*known, others])}), file)
+    pq.write_table(pa.table({"id": pa.concat_arrays([*known, others])}), file)
     return file
 
 

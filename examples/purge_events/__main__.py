@@ -69,7 +69,7 @@ def prove(data: Path, rows: int) -> int:
     with refstore.open(data=data) as lake:
         lake.repository(REPOSITORY).commit("main", "events")
     file, document = data / "forget.parquet", data / "purge.json"
-    events.pq.write_table(events.pa.table({"guestid": ids}), file)
+    events.pq.write_table(events.pa.table({"id": ids}), file)
     document.write_text(json.dumps(DOCUMENT, indent=2))
 
     _refstore(data, "purge", "onboard", REPOSITORY, str(document))

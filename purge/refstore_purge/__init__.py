@@ -3,7 +3,7 @@ of the offline job.
 
 purge_run.py                  one run over all data sets of a repository
 purge_run_state.py            its options, and what it knows so far
-ids_file.py, ids_form.py      read a table of ids, whatever its form
+ids_file.py                   read a file of ids
 dataset_ids.py, uuids.py      the ids of each data set, as its column has them
 purge_ids.py                  a set of ids, as tasks look them up
 purge_plan.py, version_plan.py  which objects there are: at the heads, or in every version

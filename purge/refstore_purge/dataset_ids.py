@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from refstore.errors import Invalid
 from refstore.purge_document.document import Dataset
@@ -18,6 +18,13 @@ from refstore_purge.formats.base import IdKind, kind_of
 from refstore_purge.ledger import AnyIds, LedgerSet
 from refstore_purge.purge_ids import IdSet
 from refstore_purge.untyped_pandas import pa, pc
+
+_ID_TYPES: Final[dict[IdKind, tuple[str, ...]]] = {
+    "string": ("string",),
+    "integer": ("integer",),
+    "binary": ("uuid", "binary"),
+}
+"""What ids that are compared with a kind of columns can be called with --id-type."""
 
 
 class DatasetIds:
@@ -78,12 +85,8 @@ class DatasetIds:
         elif isinstance(ids, LedgerSet):
             same = ledger.write_empty_set(self.folder, f"none-{kind}-", kind, like=ids)
             is_none = True
-        elif ids.kind == "string" and _width(type_) == uuids.UUID_BYTES:
-            same = self._convert_to_uuids(dataset, names[0], ids, type_)
-        elif ids.kind == "string" and kind == "integer" and not self._is_for_all:
-            same = self._convert_to_integers(dataset, names[0], ids, type_)
         else:
-            raise Invalid(f"{self._describe_difference(dataset, type_, ids)}; {self._advice(ids, kind)}")
+            same = self._convert(dataset, names[0], ids, type_, kind)
         self._sets[dataset.name] = [same, *(each for each in names if each != same)]
         self._open_set(same)
         return not is_none
@@ -102,83 +105,47 @@ class DatasetIds:
             self._opened[name] = ledger.open_ids(self.folder, prefix=name)
         return self._opened[name]
 
-    def _convert_to_uuids(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
-        made = f"uuids-{name}"
-        if made not in self._opened:  # else another data set with the same ids has it
-            texts = ids.values.cast(pa.large_string())
-            good = pc.sum(uuids.are_uuids(texts)).as_py() or 0
-            if good < ids.count:
-                advice = "give UUIDs"
-                if not good and _has_width(ids, uuids.UUID_BYTES):
-                    advice = "say --id-type binary, if its values are text of 16 bytes"
-                raise Invalid(
-                    f"{self._describe_difference(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are "
-                    f"no UUIDs; {advice}{self._restrict_advice()}"
-                )
-            purge_ids.write_ids(self.folder, "binary", [uuids.uuid_bytes(texts)], prefix=made)
-        return made
-
-    def _convert_to_integers(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
-        made = f"integers-{name}"
-        try:
-            values = ids_file.convert_ids(ids.values.cast(pa.string()), "string", "integer")
-        except pa.ArrowInvalid:
+    def _convert(self, dataset: Dataset, name: str, ids: IdSet, type_: Any, kind: IdKind) -> str:
+        """Write the ids of a set as the type of a column, where that is certain; return the new set's name. Raises
+        Invalid.
+        """
+        wanted = ""
+        if ids.kind == "string" and _width(type_) == uuids.UUID_BYTES:
+            wanted = "uuid"
+        elif ids.kind == "string" and kind == "integer" and not self._is_for_all:
+            wanted = "integer"
+        made = f"{wanted}-{name}"
+        if made in self._opened:  # another data set with the same ids has it
+            return made
+        converted = ids_file.convert_ids(ids.values, ids.kind, wanted) if wanted else None
+        if converted is None:
+            unfit = {"uuid": ", not all of them UUIDs", "integer": ", not all of them integers of 64 bits"}.get(
+                wanted, ""
+            )
+            others = {each: ids_file.convert_ids(ids.values, ids.kind, each) for each in _ID_TYPES[kind]}
+            fitting = [
+                each for each, values in others.items() if values is not None and _has_width(values, _width(type_))
+            ]
+            advice = f"say --id-type {' or '.join(fitting)}" if fitting else "give ids of its type"
             raise Invalid(
-                f"{self._describe_difference(dataset, type_, ids)}, not all of them integers; correct them"
-            ) from None
-        purge_ids.write_ids(self.folder, "integer", [values], prefix=made)
+                f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and its ids are "
+                f"{ids_file.WORDS[ids.kind]}{unfit}; {advice}{self._restrict_advice()}"
+            )
+        purge_ids.write_ids(self.folder, kind, [converted], prefix=made)
         return made
 
     def _check_width(self, dataset: Dataset, type_: Any, ids: AnyIds) -> None:
         """Raise Invalid where all values of a column have one width, and none of the ids has it."""
         width = _width(type_)
-        if width and isinstance(ids, IdSet) and ids.count and not _has_width(ids, width):
+        if isinstance(ids, IdSet) and ids.count and ids.kind != "integer" and not _has_width(ids.values, width):
             advice = "give UUIDs as text, and leave --id-type out" if width == uuids.UUID_BYTES else "give such ids"
             raise Invalid(
                 f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and none of the ids has "
                 f"{width} bytes; {advice}{self._restrict_advice()}"
             )
 
-    def _describe_difference(self, dataset: Dataset, type_: Any, ids: AnyIds) -> str:
-        return (
-            f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and its ids are "
-            f"{ids_file.WORDS[ids.kind]}"
-        )
-
     def _restrict_advice(self) -> str:
         return ", or purge other data sets alone with --dataset" if self._is_for_all and len(self._sets) > 1 else ""
-
-    def _advice(self, ids: IdSet, kind: IdKind) -> str:
-        """Return what leads to ids that may match, and to no others."""
-        texts = _texts_of_ids(ids)
-        advice = "give ids of its type"
-        if kind == "string" and texts is not None:
-            advice = "say --id-type string"
-        elif kind == "string":
-            advice = "give the ids as text, as the column has them"
-        elif kind == "integer" and texts is not None and _are_integers(texts):
-            advice = "say --id-type integer"
-        elif kind == "integer":
-            advice = "give ids that are integers"
-        elif texts is not None and pc.all(uuids.are_uuids(texts)).as_py():
-            advice = "say --id-type uuid if its values are the 16 bytes of UUIDs, or --id-type binary if they are text"
-        elif texts is not None:
-            advice = "say --id-type binary if its values are text"
-        return advice + self._restrict_advice()
-
-
-def _texts_of_ids(ids: IdSet) -> Any:
-    """Return the ids as text; None: they are binary, and no text."""
-    if ids.kind == "integer":
-        return ids.values.cast(pa.string())
-    try:
-        return ids.values.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return None
-
-
-def _are_integers(texts: Any) -> bool:
-    return bool(pc.all(pc.match_substring_regex(texts, r"\A[+-]?[0-9]{1,19}\z")).as_py())
 
 
 def _width(type_: Any) -> int:
@@ -188,8 +155,9 @@ def _width(type_: Any) -> int:
     return type_.byte_width if pa.types.is_fixed_size_binary(type_) else 0
 
 
-def _has_width(ids: IdSet, width: int) -> bool:
-    return ids.kind != "integer" and bool(pc.any(pc.equal(pc.binary_length(ids.values), width)).as_py())
+def _has_width(values: Any, width: int) -> bool:
+    """Return whether any value has a width; 0: all have."""
+    return not width or bool(pc.any(pc.equal(pc.binary_length(values), width)).as_py())
 
 
 def _describe_type(type_: Any, name: str) -> str:

@@ -1,35 +1,69 @@
-"""Read a table of ids, and write them for tasks: one set for all data sets, or one for each that a column names."""
+"""Read a file of ids, and write them for tasks: one set for all data sets, or one for each that a column names.
+
+The file has one plain form: Parquet, JSON lines, or CSV in UTF-8, with a column of ids that is named; or one id a line.
+Nothing is guessed. No message names a value, nor what a first line of text has: it may be an id.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
+from refstore.core.batches import split_batches
 from refstore.errors import Invalid
 from refstore_gc.private_folder import make_private_folder
-from refstore_purge import ids_form, purge_ids, uuids
+from refstore_purge import purge_ids, uuids
 from refstore_purge.formats.base import IdKind, kind_of
-from refstore_purge.ids_form import IdsForm, IdsFormOptions
-from refstore_purge.untyped_pandas import pa, pacsv, pc, pq
+from refstore_purge.purge_ids import COMPARED_TYPES
+from refstore_purge.untyped_pandas import pa, pc, pq
 
 KINDS: Final[tuple[IdKind, ...]] = ("string", "integer", "binary")
 TYPES: Final = (*KINDS, "uuid")
 """What ids can be compared as; UUIDs are binary, of 16 bytes."""
-WORDS: Final[dict[IdKind, str]] = {"string": "text", "integer": "integers", "binary": "binary"}
+WORDS: Final = {"string": "text", "integer": "integers", "binary": "binary", "uuid": "UUIDs"}
 FOLDER_PREFIX: Final = "refstore-purge-ids-"
 """What the name of a folder with ids begins with."""
-JSON_LINES: Final = 100_000
-"""How many lines become one array."""
+ID_COLUMN: Final = "id"
+"""What the only column is called, if nobody says which one has the ids."""
+BATCH_ROWS: Final = 100_000
+INTEGER_MIN: Final = -(2**63)
+INTEGER_MAX: Final = 2**64 - 1
+"""What a column of integers can have, signed or not."""
 
-IdBatch = tuple[Any, Any]
-"""Ids, and the data set of each; None: they are for all."""
+_PARQUET: Final = b"PAR1"
+_BOM: Final = b"\xef\xbb\xbf"
+_HEAD_BYTES: Final = 64
+_OBJECT: Final = re.compile(rb'\s*\{\s*"')
+_DIGITS: Final = r"\A[+-]?0*[0-9]{1,20}\z"
+
+
+class IdsFile(NamedTuple):
+    """A file of ids, and what the caller says about it."""
+
+    path: Path
+    column: str = ""
+    """Which has the ids; '': the only one, which is called `id`."""
+    dataset_column: str = ""
+    """Which names the data set of each id; '': none, the ids are for all."""
+    delimiter: str = ","
+    """Of CSV; `\\t` may be written with its two characters."""
+    has_header: bool = True
+    """False: it has one id a line, also the first."""
+    takes_empty_id: bool = False
+    """Whether a value that is empty, and not null, is an id."""
+
+    @property
+    def name(self) -> str:
+        return self.path.name
 
 
 class LoadedIds(NamedTuple):
-    """What was read from a table of ids."""
+    """What was read from a file of ids."""
 
     sets: dict[str, str]
     """The name of each data set's set in the folder. Of '': the one for all of them."""
@@ -39,60 +73,76 @@ class LoadedIds(NamedTuple):
     """What people are told of it; without a value."""
 
 
+class _Row(NamedTuple):
+    line: int
+    value: str | int | None
+    dataset: Any
+
+
+class _IdBatch(NamedTuple):
+    lines: Sequence[int]
+    kind: IdKind
+    values: Any
+    """In the type in which their kind is compared."""
+    datasets: Any
+    """The name of each id's data set."""
+
+
 def ids_folder() -> AbstractContextManager[Path]:
     """Make a folder for ids, for a block."""
     return make_private_folder(FOLDER_PREFIX)
 
 
-def load_ids(
-    file: Path,
-    folder: Path,
-    *,
-    form: IdsFormOptions = IdsFormOptions(),  # noqa: B008  # it never changes
-    id_type: str = "",
-    empty_id: bool = False,
-    datasets: Sequence[str] = (),
-) -> LoadedIds:
-    """Write the ids of a table to a folder, for `purge_ids.IdSet`.
+def load_ids(file: IdsFile, folder: Path, *, id_type: str = "", datasets: Sequence[str] = ()) -> LoadedIds:
+    """Write the ids of a file to a folder, for `purge_ids.IdSet`.
 
-    `id_type`: what the ids are to be compared as; '': as the table has them. `empty_id`: '' is an id, too. `datasets`:
-    which the table's column may name. Raises Invalid; its message names no id.
+    `id_type`: what the ids are to be compared as; '': as the file has them. `datasets`: which the file's column may
+    name. Raises Invalid; its message names no id.
     """
     check_id_type(id_type)
-    with _translate_read_errors(file, id_type), ids_folder() as private:
-        plain = ids_form.unpack(file, private)
-        found = ids_form.detect_form(plain, file.name, form)
-        if found.format == "json":
-            batches = _json(plain, found, is_text=bool(id_type))
-        else:
-            batches = _parquet(plain, found) if found.format == "parquet" else _csv(plain, found)
-        empty = _EmptyIdFilter(takes=empty_id)
-        groups = (
-            {"": (each for each, _ in batches)}
-            if found.dataset_at is None
-            else _group_by_dataset(batches, found, datasets)
-        )
-        sets: dict[str, str] = {}
-        total = 0
-        kinds: set[IdKind] = set()
-        for number, (dataset, arrays) in enumerate(sorted(groups.items())):
-            name = f"{number}-" if dataset else ""
-            kind, converted = _convert_to_type(found.file, empty.drop_empty(arrays), id_type)
-            count = purge_ids.write_ids(folder, kind, converted, prefix=name)
-            if count or not dataset:
-                sets[dataset] = name
-            total += count
-            kinds.add(kind)
-    if not total:
-        some = f", but {empty.count} empty values, which --empty-id takes for ids" if empty.count else ""
-        raise Invalid(f"{file.name} has no ids{some}; give a table that has some")
-    words = " and ".join(sorted("UUIDs" if id_type == "uuid" else WORDS[kind] for kind in kinds))
-    text = found.describe(total, words)
-    if empty.count and not empty_id:
-        text += f"; {empty.count} empty values are left out, --empty-id takes them for ids"
-    if found.dataset_at is not None:
-        text += f"; for {', '.join(sorted(sets))}"
-    return LoadedIds(sets, total, text)
+    groups: dict[str, list[tuple[IdKind, Any]]] = {}
+    empty = 0
+    try:
+        for batch in _read_batches(file, as_text=bool(id_type)):
+            names = [""] if not file.dataset_column else _dataset_names(batch, file, datasets)
+            kind, values = batch.kind, batch.values
+            if kind != "integer":
+                is_empty = pc.equal(pc.binary_length(values), 0)
+                empty += pc.sum(is_empty).as_py() or 0
+                values = values if file.takes_empty_id else pc.if_else(is_empty, None, values)
+            if id_type:
+                kind = cast(IdKind, "binary" if id_type == "uuid" else id_type)
+                values = _convert_batch(batch, values, file, id_type)
+            for name in names:
+                mine = values.filter(pc.equal(batch.datasets, name)) if name else values
+                if mine.null_count < len(mine):
+                    groups.setdefault(name, []).append((kind, mine))
+    except (OSError, UnicodeError, pa.ArrowException) as error:  # Arrow's message may name an id
+        reason = getattr(error, "strerror", None) or "it is damaged, bring it again"
+        raise Invalid(f"the ids of {file.name} cannot be read: {reason}") from None
+    return _write_groups(file, folder, groups, id_type, empty)
+
+
+def _write_groups(
+    file: IdsFile, folder: Path, groups: dict[str, list[tuple[IdKind, Any]]], id_type: str, empty: int
+) -> LoadedIds:
+    if not groups:
+        some = f", but {empty} empty values, which --empty-id takes for ids" if empty else ""
+        raise Invalid(f"{file.name} has no ids{some}; give a file that has some")
+    sets: dict[str, str] = {}
+    words: set[str] = set()
+    total = 0
+    for number, (dataset, batches) in enumerate(sorted(groups.items())):
+        kind = batches[0][0]
+        if any(other != kind for other, _ in batches):
+            raise Invalid(f"{file.name} has text and integers as ids; write one of the two, or say --id-type")
+        sets[dataset] = f"{number}-" if dataset else ""
+        total += purge_ids.write_ids(folder, kind, (values for _, values in batches), prefix=sets[dataset])
+        words.add(WORDS[id_type or kind])
+    text = f"{total} value{'s' * (total != 1)}, {' and '.join(sorted(words))}"
+    if empty and not file.takes_empty_id:
+        text += f"; {empty} empty values are left out, --empty-id takes them for ids"
+    return LoadedIds(sets, total, text + (f"; for {', '.join(sorted(sets))}" if file.dataset_column else ""))
 
 
 def check_id_type(id_type: str) -> None:
@@ -101,201 +151,185 @@ def check_id_type(id_type: str) -> None:
         raise Invalid(f"{id_type!r} is no type of ids; use {', '.join(TYPES)}")
 
 
-@contextmanager
-def _translate_read_errors(file: Path, id_type: str) -> Generator[None, None, None]:
-    try:
-        yield
-    except (pa.ArrowInvalid, UnicodeError, OverflowError) as error:
-        message = str(error).lower()
-        if "columns, got" in message:
-            reason = "its lines have different numbers of columns"
-        elif isinstance(error, UnicodeError | OverflowError) or any(
-            word in message for word in ("convert", "parse string", "out of bounds", "utf8")
-        ):
-            reason = "a value cannot be converted"
-        else:
-            reason = "it is neither Parquet, JSON lines nor CSV"
-        raise Invalid(
-            f"the ids of {file.name} cannot be read as {id_type or 'they are'}: {reason}; correct it, or --id-type"
-        ) from None  # Arrow's message may name an id
-    except OSError as error:
-        raise Invalid(f"the ids of {file.name} cannot be read: {error.strerror or 'it is damaged'}") from None
-
-
-def _parquet(file: Path, form: IdsForm) -> Iterator[IdBatch]:
-    opened = pq.ParquetFile(file)
-    type_ = opened.schema_arrow.field(form.id_at).type
-    if kind_of(type_) is None:
-        shown = "a struct" if pa.types.is_struct(type_) else str(type_)
-        raise Invalid(f"the ids of {form.file} are {shown}; ids are strings, integers or binary")
-    names = [name for name in (form.id_name, form.dataset_name) if name]
-    # a name with a dot may choose a field of a struct, too
-    for batch in opened.iter_batches(columns=names):
-        datasets = batch.column(form.dataset_name) if form.dataset_name else None
-        if datasets is not None and kind_of(datasets.type) != "string":
-            raise Invalid(f"column {form.dataset_name!r} of {form.file} is {datasets.type}; data sets' names are text")
-        yield batch.column(form.id_name), datasets
-    yield pa.array([], type_), None if form.dataset_at is None else pa.array([], pa.string())
-
-
-def _csv(file: Path, form: IdsForm) -> Iterator[IdBatch]:
-    wanted = [f"f{at}" for at in (form.id_at, form.dataset_at) if at is not None]
-    opened = pacsv.open_csv(
-        file,
-        read_options=pacsv.ReadOptions(
-            autogenerate_column_names=True,  # f0, f1, ...
-            skip_rows=form.blank_lines,
-            skip_rows_after_names=int(form.has_header),
-        ),
-        parse_options=pacsv.ParseOptions(delimiter=form.delimiter, newlines_in_values=form.has_quotes),
-        convert_options=pacsv.ConvertOptions(
-            strings_can_be_null=True,
-            null_values=[""],
-            quoted_strings_can_be_null=False,
-            include_columns=wanted,
-            column_types=dict.fromkeys(wanted, pa.string()),
-        ),
-    )
-    for batch in opened:
-        yield batch.column(0), None if form.dataset_at is None else batch.column(1)
-
-
-def _json(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[IdBatch]:
-    """Yield the values of JSON lines, text and integers in arrays of their own. `is_text`: integers as they stand."""
-    found: dict[str, list[tuple[str | int, str | None]]] = {}
-    """By type of Arrow."""
-
-    def arrays() -> Iterator[IdBatch]:
-        for type_, rows in found.items():
-            names = pa.array([name for _, name in rows], pa.string()) if form.dataset_name else None
-            yield pa.array([value for value, _ in rows], type_), names
-        found.clear()
-
-    with file.open(encoding="utf-8-sig", newline="\n") as opened:
-        for number, line in enumerate(opened, 1):
-            if line.isspace():
-                continue
-            value, dataset = _object(line, number, form)
-            if value is None:
-                continue
-            if is_text and isinstance(value, int):
-                value = str(value)
-            type_ = "string" if isinstance(value, str) else "int64" if value < 2**63 else "uint64"
-            found.setdefault(type_, []).append((value, dataset))
-            if not number % JSON_LINES:
-                yield from arrays()
-    yield from arrays()
-
-
-def _object(line: str, number: int, form: IdsForm) -> tuple[str | int | None, str | None]:
-    """Return the id of a line and its data set. Raises Invalid."""
-    try:
-        row: Any = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    if not isinstance(row, dict):
-        raise Invalid(f"line {number} of {form.file} is no JSON object; write one object a line")
-    fields = cast(dict[str, Any], row)
-    for name in (form.id_name, form.dataset_name) if form.dataset_name else (form.id_name,):
-        if name not in fields:
-            raise Invalid(f"line {number} of {form.file} has no field of the name; give all lines the same fields")
-    value = fields[form.id_name]
-    if isinstance(value, bool) or not isinstance(value, str | int | None):
-        raise Invalid(f"line {number} of {form.file} has neither text nor an integer as id; correct it")
-    dataset = fields[form.dataset_name] if form.dataset_name else None
-    return value, dataset if isinstance(dataset, str) else None
-
-
-def _group_by_dataset(batches: Iterable[IdBatch], form: IdsForm, datasets: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the ids of each data set. Raises Invalid."""
-    groups: dict[str, list[Any]] = {}
-    others: set[str] = set()
-    unnamed = 0
-    for values, names in batches:
-        texts = pc.fill_null(names.cast(pa.string()), "")
-        for name in texts.unique().to_pylist():
-            if not name:
-                unnamed += pc.sum(pc.equal(texts, "")).as_py()
-            elif name not in datasets:
-                others.add(name)
-            else:
-                groups.setdefault(name, []).append(values.filter(pc.equal(texts, name)))
-    if others or unnamed:
-        what = f"{unnamed} rows that name no data set" if unnamed else f"{len(others)} names that are no data set's"
-        raise Invalid(
-            f"the column of data sets of {form.file} has {what}; onboarded are: {', '.join(sorted(datasets))}"
-        )
-    return groups
-
-
-class _EmptyIdFilter:
-    """Leaves out ids that are empty, unless they are wanted, and counts them."""
-
-    def __init__(self, *, takes: bool) -> None:
-        self._takes = takes
-        self.count = 0
-
-    def drop_empty(self, arrays: Iterable[Any]) -> Iterator[Any]:
-        for array in arrays:
-            values = _strip_encodings(array)
-            if pa.types.is_integer(values.type) or pa.types.is_fixed_size_binary(values.type):
-                yield values
-                continue
-            is_empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), False)
-            self.count += pc.sum(is_empty).as_py() or 0
-            yield values if self._takes else values.filter(pc.invert(is_empty))
-
-
-def _strip_encodings(values: Any) -> Any:
-    """Return values of a dictionary, of views or of an extension type without these."""
-    values = purge_ids.strip_extension(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if pa.types.is_string_view(values.type):
-        return values.cast(pa.large_string())
-    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
-
-
-def _convert_to_type(file: str, arrays: Iterable[Any], id_type: str) -> tuple[IdKind, Iterator[Any]]:
-    """Return the kind of the values, and the values in it. Raises Invalid."""
-    rest = iter(arrays)
-    ahead = [first] if (first := next(rest, None)) is not None else []
-    given: IdKind = (kind_of(ahead[0].type) if ahead else None) or "string"
-
-    def same() -> Iterator[Any]:
-        for values in (*ahead, *rest):
-            if kind_of(values.type) == given:
-                yield values
-            elif len(values):
-                raise Invalid(f"{file} has text and integers as ids; write one of the two, or say --id-type")
-
-    wanted = id_type or given
-    kind = cast(IdKind, "binary" if wanted == "uuid" else wanted)
-    return kind, (values if wanted == given else convert_ids(values, given, wanted) for values in same())
-
-
 def convert_ids(values: Any, kind: IdKind, wanted: str) -> Any:
-    """Return ids as another type. Raises Invalid, and ArrowInvalid for a value that has none of this type."""
-    if wanted == "uuid":
-        return _parse_uuids(values, kind)
-    if wanted == "integer":
-        if kind == "binary":
-            raise Invalid("binary ids are no integers; leave --id-type out")
-        if pc.all(pc.match_substring_regex(values, r"\A[+-]?[0-9]+\z")).as_py() is False:
-            raise pa.ArrowInvalid("cannot convert to an integer")  # where Arrow would take 0x10, too
-        has_minus = pc.any(pc.starts_with(values, "-")).as_py()
-        return values.cast(pa.int64() if has_minus else pa.uint64())
-    if wanted == "string":
-        return values.cast(pa.string())
-    return pc.cast(values.cast(pa.string()), pa.binary())
+    """Return ids as another type, in the one in which it is compared; None: not all of them have it."""
+    try:
+        if wanted == "binary" and kind == "string":
+            return values
+        if wanted == "uuid" and kind == "binary":
+            has_width = pc.equal(pc.binary_length(values), uuids.UUID_BYTES)
+            return None if pc.all(has_width).as_py() is False else values
+        texts = values.cast(pa.string()).cast(pa.large_string())
+        if wanted in KINDS and wanted != "integer":
+            return texts.cast(COMPARED_TYPES["string"])
+        is_good = uuids.are_uuids(texts) if wanted == "uuid" else pc.match_substring_regex(texts, _DIGITS)
+        if pc.all(is_good).as_py() is False:
+            return None
+        if wanted == "uuid":
+            return uuids.uuid_bytes(texts.drop_null()).cast(pa.binary()).cast(COMPARED_TYPES["binary"])
+        numbers = texts.cast(COMPARED_TYPES["integer"])
+        low, high = pc.min_max(numbers).as_py().values()
+        fits = low is None or (low >= INTEGER_MIN and high <= INTEGER_MAX)
+    except pa.ArrowInvalid:  # binary that is no text
+        return None
+    return numbers if fits else None
 
 
-def _parse_uuids(values: Any, kind: IdKind) -> Any:
-    values = values.drop_null()
-    if kind == "binary":
-        if pc.all(pc.equal(pc.binary_length(values), uuids.UUID_BYTES)).as_py() is False:
-            raise pa.ArrowInvalid("cannot convert to UUIDs")
-        return values
-    if kind == "integer" or pc.all(uuids.are_uuids(values)).as_py() is False:
-        raise pa.ArrowInvalid("cannot convert to UUIDs")
-    return uuids.uuid_bytes(values)
+def _convert_batch(batch: _IdBatch, values: Any, file: IdsFile, id_type: str) -> Any:
+    converted = convert_ids(values, batch.kind, id_type)
+    if converted is None:
+        each = (convert_ids(values.slice(at, 1), batch.kind, id_type) for at in range(len(values)))
+        at = next(at for at, value in enumerate(each) if value is None)
+        raise Invalid(f"line {batch.lines[at]} of {file.name} has an id that is no {id_type}; correct it, or --id-type")
+    return converted
+
+
+def _dataset_names(batch: _IdBatch, file: IdsFile, datasets: Sequence[str]) -> list[str]:
+    """Return which data sets a batch names. Raises Invalid."""
+    names: list[str] = batch.datasets.unique().to_pylist()
+    for name in names:
+        if name not in datasets:
+            at = pc.index(batch.datasets, name).as_py()
+            raise Invalid(
+                f"line {batch.lines[at]} of {file.name} names no onboarded data set in {file.dataset_column!r}; "
+                f"name one of: {', '.join(sorted(datasets))}"
+            )
+    return names
+
+
+# ---- the forms
+
+
+def _read_batches(file: IdsFile, *, as_text: bool) -> Iterator[_IdBatch]:
+    """Yield what the file has. `as_text`: integers of JSON as text. Raises Invalid, OSError, ArrowException."""
+    with file.path.open("rb") as opened:
+        head = opened.read(_HEAD_BYTES).removeprefix(_BOM)
+    is_json = _OBJECT.match(head) is not None
+    if not file.has_header:
+        if head.startswith(_PARQUET) or is_json:
+            raise Invalid(f"{file.name} is not one id a line; leave --no-header out")
+        if file.column or file.dataset_column:
+            raise Invalid(
+                "--no-header is for one id a line; leave --id-column and --dataset-column out, or use a header"
+            )
+    if head.startswith(_PARQUET):
+        yield from _parquet_batches(file)
+        return
+    for rows in split_batches(_json_rows(file, as_text=as_text) if is_json else _csv_rows(file), BATCH_ROWS):
+        for kind, type_ in cast("tuple[tuple[IdKind, type], ...]", (("string", str), ("integer", int))):
+            mine = [row for row in rows if type(row.value) is type_]
+            yield _IdBatch(
+                [row.line for row in mine],
+                kind,
+                pa.array([row.value for row in mine], COMPARED_TYPES[kind]),
+                pa.array([row.dataset if isinstance(row.dataset, str) else "" for row in mine], pa.string()),
+            )
+
+
+def _find_columns(file: IdsFile, names: list[str], *, shown: str = "") -> tuple[int, int | None]:
+    """Return where the ids and the names of data sets are. `shown`: what is told of the columns. Raises Invalid."""
+    dataset = file.dataset_column
+    column = file.column or ID_COLUMN
+    if not file.column and [each for each in names if each != dataset] != [ID_COLUMN]:
+        raise Invalid(
+            f"line 1 of {file.name} is no header with the one column {ID_COLUMN!r}{shown}; say which column has the "
+            "ids with --id-column, or --no-header if each line is an id"
+        )
+    for wanted in filter(None, (column, dataset)):
+        if names.count(wanted) != 1:
+            many = "more than one" if wanted in names else "no"
+            raise Invalid(
+                f"line 1 of {file.name} has {many} column {wanted!r}{shown}; name one as it stands there; fields are "
+                f"separated by {file.delimiter!r}, or by what --delimiter says"
+            )
+    if column == dataset:
+        raise Invalid("--id-column and --dataset-column name the same column; the ids stand in another one")
+    return names.index(column), names.index(dataset) if dataset else None
+
+
+def _parquet_batches(file: IdsFile) -> Iterator[_IdBatch]:
+    opened = pq.ParquetFile(file.path)
+    schema = opened.schema_arrow
+    shown = f" (there are: {', '.join(schema.names[:20])})"
+    columns = [schema.names[at] for at in _find_columns(file, schema.names, shown=shown) if at is not None]
+    kind = kind_of(schema.field(columns[0]).type)
+    if kind is None:
+        type_ = schema.field(columns[0]).type
+        raise Invalid(
+            f"the ids of {file.name} are {'a struct' if pa.types.is_struct(type_) else type_}; ids are strings, "
+            "integers or binary"
+        )
+    row = 1
+    for batch in opened.iter_batches(columns=columns):  # a name with a dot may choose a field of a struct, too
+        values = purge_ids.to_comparable(batch.column(columns[0]), kind)
+        datasets = pc.fill_null(batch.column(columns[-1]).cast(pa.string()), "") if file.dataset_column else None
+        yield _IdBatch(range(row, row + len(batch)), kind, values, datasets)
+        row += len(batch)
+
+
+def _csv_rows(file: IdsFile) -> Iterator[_Row]:
+    delimiter = "\t" if file.delimiter == r"\t" else file.delimiter
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise Invalid("--delimiter is one character, or \\t for a tab, and no quote")
+    lines = csv.reader(_lines(file), delimiter=delimiter, strict=True)
+    end = 0
+    try:
+        names = next(lines, [""]) if file.has_header else [ID_COLUMN]
+        end = lines.line_num
+        at, dataset_at = _find_columns(file, names)
+        for fields in lines:
+            if len(fields) == len(names):
+                yield _Row(lines.line_num, fields[at], "" if dataset_at is None else fields[dataset_at])
+            elif fields:
+                raise Invalid(
+                    f"line {lines.line_num} of {file.name} has {len(fields)} fields instead of {len(names)}; put "
+                    f"quotes around a value that has {delimiter!r}, or say --delimiter"
+                )
+            end = lines.line_num
+    except csv.Error:
+        raise Invalid(
+            f"line {end + 1} of {file.name} is no CSV: a quote is not closed, or stands within a value; put quotes "
+            "around such a value, and double its own"
+        ) from None
+
+
+def _json_rows(file: IdsFile, *, as_text: bool) -> Iterator[_Row]:
+    column = ""
+    for number, line in enumerate(_lines(file), 1):
+        if line.isspace():
+            continue
+        where = f"line {number} of {file.name}"
+        try:
+            fields: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            raise Invalid(f"{where} is no JSON object; write one object a line")
+        row = cast(dict[str, Any], fields)
+        column = column or list(row)[_find_columns(file, list(row))[0]]
+        if column not in row:
+            raise Invalid(f"{where} has no field of the name; give all lines the same fields")
+        value = row[column]
+        if isinstance(value, bool) or not isinstance(value, str | int | None):
+            raise Invalid(f"{where} has neither text nor an integer as id; correct it")
+        if isinstance(value, int) and as_text:
+            value = str(value)
+        elif isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+            raise Invalid(f"{where} has an integer of more than 64 bits; write it as text, in quotes")
+        yield _Row(number, value, row.get(file.dataset_column))
+
+
+def _lines(file: IdsFile) -> Iterable[str]:
+    """Yield the lines of a text. Raises Invalid, OSError."""
+    with file.path.open("rb") as opened:
+        for number, line in enumerate(opened, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                text = "\0"
+            if "\0" in text:
+                raise Invalid(
+                    f"line {number} of {file.name} is no text in UTF-8; unpack the file if it is compressed, or "
+                    "convert it, for example: iconv -f LATIN1 -t UTF-8"
+                )
+            yield text

@@ -43,11 +43,12 @@ _VALUES: Final = "values.arrow"
 _FENCES: Final = "fences.arrow"
 _INDEX: Final = "index.npy"
 
-_TYPES: Final[dict[IdKind, Any]] = {
+COMPARED_TYPES: Final[dict[IdKind, Any]] = {
     "string": pa.large_binary(),  # compared by their bytes
     "binary": pa.large_binary(),
     "integer": pa.decimal128(20, 0),  # signed and unsigned 64 bits
 }
+"""The one type in which each kind is compared."""
 
 
 class _IdSetMeta(msgspec.Struct, frozen=True):
@@ -131,12 +132,15 @@ class IdSet:
 
 
 def write_ids(folder: Path, kind: IdKind, batches: Iterable[Any], *, prefix: str = "") -> int:
-    """Write ids to a folder, each once; return how many there are. Null is left out. `prefix`: what the names of the
-    files begin with.
+    """Write ids, of their kind or already as it is compared, to a folder, each once; return how many there are. Null is
+    left out. `prefix`: what the names of the files begin with.
     """
     seed = secrets.randbits(64)
-    chunks = [to_comparable(batch.drop_null(), kind) for batch in batches]
-    values: Any = pa.chunked_array(chunks, type=_TYPES[kind]).unique()
+    type_ = COMPARED_TYPES[kind]
+    chunks = [
+        each if each.type == type_ else to_comparable(each, kind) for each in (batch.drop_null() for batch in batches)
+    ]
+    values: Any = pa.chunked_array(chunks, type=type_).unique()
     hashes = hash_values(values, kind, seed)
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]

@@ -31,7 +31,7 @@ from refstore_purge import id_index, ids_file, ledger, place_lookup, purge_repor
 from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.dataset_results import make_dataset_results
 from refstore_purge.formats.base import IdKind
-from refstore_purge.ids_form import IdsFormOptions
+from refstore_purge.ids_file import IdsFile
 from refstore_purge.killed_runs import complete_report
 from refstore_purge.purge_heads import purge_heads
 from refstore_purge.purge_plan import Partition, PurgePlan, SkippedObject, plan_heads
@@ -174,26 +174,19 @@ def _load_ids(
             for each in datasets
             if each.name in loaded.ambiguous_datasets
         ]
-    form = IdsFormOptions(
+    file = IdsFile(
+        options.ids,
         options.id_column,
         options.dataset_column,
+        options.delimiter,
         has_header=not options.has_no_header,
-        names=tuple(each.identifier for each in document.datasets),
+        takes_empty_id=options.takes_empty_id,
     )
     onboarded = [each.name for each in document.onboarded_datasets]
-    read = ids_file.load_ids(
-        options.ids,
-        folder,
-        form=form,
-        id_type=options.id_type,
-        empty_id=options.takes_empty_id,
-        datasets=onboarded,
-    )
+    read = ids_file.load_ids(file, folder, id_type=options.id_type, datasets=onboarded)
     sets = {each.name: [read.sets[name]] for each in datasets for name in ("", each.name) if name in read.sets}
     if not sets:
-        raise Invalid(
-            f"{options.ids.name} has no ids of the data sets that --dataset names; give others, or leave it out"
-        )
+        raise Invalid(f"{file.name} has no ids of the data sets that --dataset names; give others, or leave it out")
     ids = DatasetIds(folder, sets, is_for_all="" in read.sets)
     print_notice(f"ids: {read.text}{_describe_datasets_without_ids(ids, datasets)}")
     return ids, []

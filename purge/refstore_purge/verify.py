@@ -35,7 +35,7 @@ from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
 from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
-from refstore_purge.ids_form import IdsFormOptions
+from refstore_purge.ids_file import IdsFile
 from refstore_purge.verify_file_metadata import is_summary
 from refstore_purge.verify_ids import RowCount, WantedIds
 from refstore_purge.verify_names import describe_other_case, find_doubt, find_value_in_names
@@ -155,6 +155,7 @@ def verify(
     *,
     column: str = "",
     dataset_column: str = "",
+    delimiter: str = ",",
     no_header: bool = False,
     empty_id: bool = False,
     id_type: str = "",
@@ -176,12 +177,9 @@ def verify(
     """
     counts = counts if counts is not None else VerifyCounts()
     document = repo.purge_document().document
-    names = tuple(dataset.identifier for dataset in document.datasets)
     ids = read_ids(
-        file,
-        form=IdsFormOptions(column, dataset_column, has_header=not no_header, names=names),
+        IdsFile(file, column, dataset_column, delimiter, has_header=not no_header, takes_empty_id=empty_id),
         id_type=id_type,
-        empty_id=empty_id,
         datasets=[dataset.name for dataset in document.onboarded_datasets],
     )
     chosen = document.select_datasets(only)

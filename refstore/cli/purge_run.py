@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     from refstore_purge.purge_run import PurgeOptions
     from refstore_purge.verify import VerifyCounts
 
-IDS_HELP: Final = "The ids: Parquet, CSV or JSON lines, also compressed; a file, or lakefs://REPO/REF/PATH."
+IDS_HELP: Final = "The ids: CSV with a header, Parquet or JSON lines; a file, or lakefs://REPO/REF/PATH."
 IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
 IdColumn = Annotated[
     str,
-    typer.Option(
-        "--id-column", metavar="NAME", help="Their column; default: the only one. With --no-header its number, from 1."
-    ),
+    typer.Option("--id-column", metavar="NAME", help="Their column; default: the only one, which must be called id."),
 ]
 DatasetColumn = Annotated[
     str,
@@ -47,7 +45,10 @@ Datasets = Annotated[
     list[str] | None,
     typer.Option("--dataset", metavar="NAME", help="Only this data set; may be given several times. Default: all."),
 ]
-NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of the CSV file is an id, and no header.")]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="The file has one id a line, also the first.")]
+Delimiter = Annotated[
+    str, typer.Option("--delimiter", metavar="CHARACTER", help="What separates the fields of CSV; \\t for a tab.")
+]
 EmptyId = Annotated[bool, typer.Option("--empty-id", help='Take "" for an id; default: leave it out.')]
 IdType = Annotated[
     str,
@@ -95,6 +96,7 @@ def run(
     id_column: IdColumn = "",
     dataset_column: DatasetColumn = "",
     no_header: NoHeader = False,
+    delimiter: Delimiter = ",",
     empty_id: EmptyId = False,
     id_type: IdType = "",
     dry_run: DryRun = False,
@@ -112,13 +114,12 @@ def run(
     """Remove the rows of the ids from onboarded data sets.
 
     keep-history: from the heads, by one commit for each branch. Earlier commits keep their rows until they expire.
-    rewrite, erase: from every version and the undo trash. Commits and their ids stay; what was replaced stays as a
-    backup for a while.
+    rewrite, erase: from every version and the undo trash. Commits and their ids stay, and backups for a while.
 
     \b
     Example: refstore purge run sales --ids forget.csv --dry-run
              refstore purge run sales --ids forget.parquet --id-column guestid --dataset tracking.event --yes
-             refstore purge run sales --ids forget.csv --id-column id --dataset-column dataset --yes
+             refstore purge run sales --ids forget.csv --dataset-column dataset --yes
              refstore purge run sales --ledger --yes
     Exit code 4: something is left, or a data set has no object or no identifier; the report says what, and why.
     """
@@ -131,6 +132,7 @@ def run(
         id_column=id_column,
         dataset_column=dataset_column,
         has_no_header=no_header,
+        delimiter=delimiter,
         takes_empty_id=empty_id,
         id_type=id_type,
         datasets=tuple(datasets or ()),
@@ -149,10 +151,10 @@ def run(
 def _purge(
     ctx: typer.Context, repo_name: str, ids: str, options: PurgeOptions, engine: EngineRequest, *, yes: bool
 ) -> PurgeReport:
-    """Make a run, and print its report. `ids`: the place of their table; '' for those of the ledger."""
-    of_table = (options.id_column, options.dataset_column, options.has_no_header, options.takes_empty_id)
-    if not ids and any(of_table):
-        ctx.fail("give the options of a table with --ids, not with --ledger")
+    """Make a run, and print its report. `ids`: the place of their file; '' for those of the ledger."""
+    of_file = (options.id_column, options.dataset_column, options.has_no_header, options.takes_empty_id)
+    if not ids and (any(of_file) or options.delimiter != ","):
+        ctx.fail("give the options of a file of ids with --ids, not with --ledger")
     settings = settings_of(ctx)
     key = read_purge_key(settings.purge_key, settings.data)
     with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as file:
@@ -184,6 +186,7 @@ def verify(
     id_column: IdColumn = "",
     dataset_column: DatasetColumn = "",
     no_header: NoHeader = False,
+    delimiter: Delimiter = ",",
     empty_id: EmptyId = False,
     id_type: IdType = "",
     history: History = False,
@@ -217,6 +220,7 @@ def verify(
                 column=id_column,
                 dataset_column=dataset_column,
                 no_header=no_header,
+                delimiter=delimiter,
                 empty_id=empty_id,
                 id_type=id_type,
                 only=tuple(datasets or ()),

@@ -97,7 +97,7 @@ def onboard(world: World, *names: str) -> None:
 
 def ids_of(world: World) -> Path:
     file = world.folder / "ids.csv"
-    file.write_text("guest\n" + "".join(f"{each}\n" for each in IDS))
+    file.write_text("id\n" + "".join(f"{each}\n" for each in IDS))
     return file
 
 

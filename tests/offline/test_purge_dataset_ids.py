@@ -94,11 +94,11 @@ class TestSeveralTypes:
     def test_are_purged_by_one_run_of_a_table_that_names_data_sets(
         self, world: World, purge: Purge, said: list[str]
     ) -> None:
-        made = purge(b"id,dataset\n7,events\n8,clicks\n", id_column="id", dataset_column="dataset")
+        made = purge(b"id,dataset\n7,events\n8,clicks\n", dataset_column="dataset")
         assert (made.is_whole, made.ids) == (True, 2)
         assert ids_at(world.repo, "events/a") == [8, 9]
         assert ids_at(world.repo, "clicks/a") == ["7", "9", ""]
-        assert said == ["ids: 2 columns 'id' and 'dataset', 2 values, text; for clicks, events"]
+        assert said == ["ids: 2 values, text; for clicks, events"]
         entries = sorted((each.datasets, each.kind, each.ids) for each in ledger.scan_ledger(world.ctx.objects, KEY))
         assert entries == [(("clicks",), "string", 1), (("events",), "integer", 1)]
 
@@ -122,7 +122,7 @@ class TestSeveralTypes:
     def test_are_looked_for_by_the_ledger_each_where_it_was_purged(
         self, world: World, purge: Purge, said: list[str]
     ) -> None:
-        purge(b"id,dataset\n7,events\n8,clicks\n", id_column="id", dataset_column="dataset")
+        purge(b"id,dataset\n7,events\n8,clicks\n", dataset_column="dataset")
         commit(world, {"events/late": parquet([7, 8]), "clicks/late": parquet(["7", "8"])})
         onboard(world, "events", "clicks", "other")
         commit(world, {"other/late": parquet(["7", "8"])})
@@ -137,9 +137,9 @@ class TestSeveralTypes:
 
     def test_a_run_touches_only_the_data_sets_that_it_names(self, world: World, purge: Purge) -> None:
         # integers between the ids, so that statistics do not tell and an index is written
-        purge(b"id,dataset\n77,events\n77,clicks\n", id_column="id", dataset_column="dataset")
+        purge(b"id,dataset\n77,events\n77,clicks\n", dataset_column="dataset")
         indexes = {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
-        made = purge(b"id,dataset\n8,events\n8,clicks\n", "events", id_column="id", dataset_column="dataset")
+        made = purge(b"id,dataset\n8,events\n8,clicks\n", "events", dataset_column="dataset")
         assert {row.dataset for row in made.rows} == {"events"}
         assert (ids_at(world.repo, "events/a"), ids_at(world.repo, "clicks/a")) == ([7, 9], ["7", "8", "9", ""])
         kept = {info.key for info in world.ctx.objects.list(id_index.FOLDER)}
@@ -147,12 +147,23 @@ class TestSeveralTypes:
         with pytest.raises(Invalid, match="no data set 'nobody' is onboarded; onboarded are: clicks, events"):
             purge(b"id\n7\n", "nobody")
         with pytest.raises(Invalid, match="no ids of the data sets that --dataset names"):
-            purge(b"id,dataset\n8,events\n", "clicks", id_column="id", dataset_column="dataset")
+            purge(b"id,dataset\n8,events\n", "clicks", dataset_column="dataset")
 
-    def test_text_that_is_no_integer_is_refused_without_a_value(self, purge: Purge) -> None:
-        with pytest.raises(Invalid, match="not all of them integers") as raised:
-            purge(b"id,dataset\nsecret,events\n", id_column="id", dataset_column="dataset")
-        assert "secret" not in str(raised.value)
+    @pytest.mark.parametrize("value", ["secret", "4711" * 7, str(2**64), str(-(2**63) - 1)])
+    def test_text_that_is_no_integer_of_the_column_is_refused_without_a_value(
+        self, world: World, purge: Purge, value: str
+    ) -> None:
+        with pytest.raises(Invalid, match="not all of them integers of 64 bits; give ids of its type") as raised:
+            purge(f"id,dataset\n7,events\n{value},events\n".encode(), dataset_column="dataset")
+        assert value not in str(raised.value)
+        assert purge(f"id,dataset\n7,events\n{value},clicks\n".encode(), dataset_column="dataset").is_whole
+        assert (ids_at(world.repo, "events/a"), ids_at(world.repo, "clicks/a")) == ([8, 9], ["7", "8", "9", ""])
+
+    def test_text_becomes_the_least_and_the_greatest_integer(self, world: World, purge: Purge) -> None:
+        commit(world, {"events/a": parquet(pa.array([2**64 - 1, 7], pa.uint64()))})
+        table = f"id,dataset\n{2**64 - 1},events\n{-(2**63)},events\n".encode()
+        assert purge(table, dataset_column="dataset").is_whole
+        assert ids_at(world.repo, "events/a") == [7]
 
     def test_an_empty_id_is_one_only_if_it_is_wanted(self, world: World, purge: Purge) -> None:
         table = b'id\n""\n"7"\n'
@@ -168,7 +179,7 @@ def test_an_object_of_two_data_sets_with_different_ids_is_left(world: World, pur
     world.repo.copy("main", "a/x", "main", "b/x")
     world.repo.commit("main", "copy")
     onboard(world, "a", "b", a={"mode": mode}, b={"mode": mode})
-    made = purge(b"id,dataset\n7,a\n8,b\n", id_column="id", dataset_column="dataset")
+    made = purge(b"id,dataset\n7,a\n8,b\n", dataset_column="dataset")
     assert [each.reason for each in made.skipped_objects] == [
         "data set 'a' has the same object, and other ids; upload it anew in one of the two"
     ]
@@ -303,7 +314,7 @@ class TestUuids:
     def test_only_some_of_which_are_any_are_refused(self, world: World, purge: Purge) -> None:
         commit(world, {"a/x": parquet(uuids("fixed"))})
         onboard(world, "a")
-        with pytest.raises(Invalid, match="of which 1 of 2 are no UUIDs; give UUIDs") as raised:
+        with pytest.raises(Invalid, match="text, not all of them UUIDs; give ids of its type") as raised:
             purge(f"id\n{BOB}\nsecret\n".encode())
         assert "secret" not in str(raised.value)
 
@@ -343,8 +354,8 @@ class TestAdvice:
     @pytest.mark.parametrize(
         ("column", "table", "options", "told"),
         [
-            (pa.array([7, 8]), b"id\nabc\n", {}, "give ids that are integers"),
-            (pa.array(["a", "b"]), {"id": pa.array([BOB.bytes], pa.binary(16))}, {}, "give the ids as text"),
+            (pa.array([7, 8]), b"id\nabc\n", {}, "give ids of its type"),
+            (pa.array(["a", "b"]), {"id": pa.array([BOB.bytes], pa.binary(16))}, {}, "give ids of its type"),
             (
                 pa.array([BOB.bytes], pa.binary(16)),
                 f"id\n{BOB}\n".encode(),

@@ -110,7 +110,7 @@ class Agreement:
     def purge(self, *guests: str) -> str:
         """Make a run, and check that it and `verify` say the same of data sets that match nothing."""
         ids = self.lake.world.folder / f"ids-{len(self.ids)}.csv"
-        ids.write_text("guest\n" + "".join(f"{guest}\n" for guest in guests))
+        ids.write_text("id\n" + "".join(f"{guest}\n" for guest in guests))
         made = self.lake.run(ids)
         self.ids[made.run] = ids
         untouched = {each.prefix for each in made.datasets if each.untouched_reason}

@@ -169,7 +169,7 @@ def test_values_are_compared_as_ids_are(world: World, tmp_path: Path, ids: Any, 
 
     file = tmp_path / "ids.parquet"
     pq.write_table(pa.table({"id": ids}), file)
-    ids_file.load_ids(file, tmp_path / "ids")
+    ids_file.load_ids(ids_file.IdsFile(file), tmp_path / "ids")
     opened = id_sets.IdSet(tmp_path / "ids")
     told = through_the_ledger(world, opened, tmp_path / "ledger")
     assert (told.kind, told.count) == (opened.kind, opened.count)

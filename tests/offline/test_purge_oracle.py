@@ -399,7 +399,7 @@ class Model:
 
     def _ids(self, guests: set[str]) -> Path:
         file = self.world.folder / "ids.csv"
-        file.write_text("guest\n" + "".join(f"{guest}\n" for guest in sorted(guests)))
+        file.write_text("id\n" + "".join(f"{guest}\n" for guest in sorted(guests)))
         return file
 
 

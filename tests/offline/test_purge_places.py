@@ -64,7 +64,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def purge(world: World, engines: Engines) -> Purge:
     def made(*guests: str, **options: Any) -> PurgeReport:
         file = world.folder / "ids.csv"
-        file.write_text("guest\n" + "".join(f"{guest}\n" for guest in guests or ("bob",)))
+        file.write_text("id\n" + "".join(f"{guest}\n" for guest in guests or ("bob",)))
         return purge_run.run_purge(
             world.repo, engines, PurgeOptions(ids=file, **{"share": 1, **options}), lambda _: None
         )

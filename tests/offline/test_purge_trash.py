@@ -52,7 +52,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
     file = world.folder / "ids.csv"
-    file.write_text("guest\nbob\n")
+    file.write_text("id\nbob\n")
 
     def made(**options: Any) -> PurgeReport:
         return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)

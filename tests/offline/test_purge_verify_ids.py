@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import uuid
 from pathlib import Path
@@ -48,22 +47,12 @@ def left(world: World, table: Any, **options: Any) -> dict[str, tuple[int, str]]
     ("table", "options"),
     [
         (b"id\n7\n", {}),
-        (gzip.compress(b"id\n7\n", mtime=0), {}),
-        (b"\nid\r\n7\r\n", {}),
-        (b"\xef\xbb\xbfid;name\n7;secret, x\n", {"column": "id"}),
-        (b"name\tid\nsecret\t7\n", {"column": "id"}),
-        (b'name|id\n"a|b"|"7"\n', {"column": "id"}),
+        (b"name;id\nsecret, x;7\n", {"column": "id", "delimiter": ";"}),
         (b"7\n", {"no_header": True}),
-        (b"x;7\n", {"no_header": True, "column": "2"}),
-        (b'{"id": "7"}\n', {}),
         (b'{"id": 7, "name": "secret"}\n', {"column": "id", "id_type": "string"}),
         ({"id": ["7", None]}, {}),
-        ({"id": pa.array(["7"]).dictionary_encode()}, {}),
-        ({"id": [7]}, {"id_type": "string"}),
         (b"d,id\na,7\n", {"dataset_column": "d"}),
-        (b'{"d": "a", "id": "7"}\n', {"dataset_column": "d"}),
-        (b'{"": "b", "id": "7"}\n', {"column": "id"}),
-        ({"d": ["a"], "id": ["7"]}, {"dataset_column": "d"}),
+        (f"d,id\na,{'7' * 25}\na,7\n".encode(), {"dataset_column": "d"}),
     ],
 )
 def test_every_form_of_a_table_is_read(world: World, table: Any, options: dict[str, Any]) -> None:
@@ -74,19 +63,10 @@ def test_every_form_of_a_table_is_read(world: World, table: Any, options: dict[s
 @pytest.mark.parametrize(
     ("table", "options", "told"),
     [
-        (b"7\n8\n", {}, "may be a header, or an id"),
-        (b"id\n", {}, "has a header and no ids"),
-        (b"", {}, "is empty"),
-        ("id\n7\n".encode("utf-16"), {}, "UTF-16"),
-        (b"id,n\n7,1\n", {}, "2 columns"),
+        (b"7\n8\n", {}, "line 1 of forget.csv is no header"),
         ({"id": [{"secret": 1}]}, {}, "are a struct; ids are strings, integers or binary"),
-        ({"id": [1.5]}, {}, "are double"),
-        (b"d,id\nsecret,7\n", {"dataset_column": "d"}, "1 names that are no data set's; onboarded are: a"),
-        (b'id\n""\n', {}, "no ids"),
-        (b"id\nsecret\n", {"id_type": "integer"}, "cannot be read as integer"),
-        (b"id\nsecret\n", {"id_type": "uuid"}, "cannot be read as uuid"),
-        (b"id\n7\n", {"id_type": "text"}, "'text' is no type of ids; use string, binary, integer, uuid"),
-        (b",d,id\n7,a,8\n", {"dataset_column": "d"}, "2 columns; say which has the ids"),
+        (b"d,id\nsecret,7\n", {"dataset_column": "d"}, "line 2 of forget.csv names no onboarded data set"),
+        (b"id\nsecret\n", {"id_type": "integer"}, "no integer"),
         (b"id\n7\n", {"only": ["nobody"]}, "no data set 'nobody' is onboarded; onboarded are: a"),
     ],
 )
@@ -162,16 +142,12 @@ def test_a_struct_is_refused_once(world: World) -> None:
 def test_the_command_has_the_options_of_a_run(refstore: Command) -> None:
     world = World(refstore.folder / "lake")
     onboard(world, a=pa.array([7, 8]), b=pa.array(["7", "", ""]))
-    file = refstore.folder / "forget.csv.gz"
-    file.write_bytes(gzip.compress(b'set;7\na;7\nb;""\n'))
-    words: list[str | Path] = ["purge", "verify", "sales", "--ids", file, "--no-header", "--dataset-column", "1"]
-    ran = refstore(*words)
-    assert ran.code == 2
-    assert "1 names that are no data set's" in ran.err
-    file.write_bytes(gzip.compress(b'a;7\nb;""\n'))
+    file = refstore.folder / "forget.csv"
+    file.write_text('id;set\n7;a\n"";b\n')
+    words: list[str | Path] = ["purge", "verify", "sales", "--ids", file, "--delimiter", ";", "--dataset-column", "set"]
     ran = refstore(*words, "--empty-id", "--dataset", "b")
     assert ran.code == 4
-    assert "ids: 2 columns (separated by semicolons, no header), 2 values, text" in ran.err
+    assert "ids: 2 values, text" in ran.err
     assert "b/x" in ran.out
     assert "a/x" not in ran.out
     ran = refstore(*words, "--dataset", "b")

@@ -338,7 +338,7 @@ class TestErase:
         faces = {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"}
         world.repo.onboard_purge(json.dumps({"whitelist": ["faces"], "datasets": [faces]}), by="tests")
         file = world.folder / "ids.csv"
-        file.write_text(f"guest\n{number}\n")
+        file.write_text(f"id\n{number}\n")
         made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type="integer"), lambda _: None)
         assert made.is_whole, made
         erased = [path for path, entry in world.repo.list("main") if entry is not None and not entry.address]

@@ -1,4 +1,4 @@
-"""The set of ids against one of Python's, and the file that it is read from."""
+"""The set of ids against one of Python's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore.errors import Invalid
-from refstore_purge import id_index, ids_file, purge_ids
-from refstore_purge.ids_form import IdsFormOptions
+from refstore_purge import id_index, purge_ids
 from refstore_purge.purge_ids import IdSet
 from tests.purge.looking import id_set
 
@@ -93,64 +90,6 @@ def test_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(purge_ids, "hash_values", lambda values, *_: np.full(len(values), 1 << 60, np.uint64))
     made = id_set("a", "b", "c")
     assert matches(made, pa.array(["c", "x", "a", None])) == [True, False, True, False]
-
-
-class TestTheFile:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        return tmp_path
-
-    def parquet(self, folder: Path, **columns: Any) -> Path:
-        file = folder / "ids.parquet"
-        pq.write_table(pa.table(columns), file)
-        return file
-
-    def csv(self, folder: Path, text: str) -> Path:
-        file = folder / "ids.csv"
-        file.write_text(text, newline="")
-        return file
-
-    def load(self, file: Path, *, column: str = "", id_type: str = "") -> list[Any]:
-        folder = file.parent / "written"
-        shutil.rmtree(folder, ignore_errors=True)
-        read = ids_file.load_ids(file, folder, form=IdsFormOptions(column), id_type=id_type)
-        values = IdSet(folder).values.to_pylist()
-        assert read.ids == len(values)
-        return sorted(int(value) if not isinstance(value, bytes) else value for value in values)
-
-    def test_parquet_and_csv(self, folder: Path) -> None:
-        assert self.load(self.parquet(folder, id=["b", None, "a", "b"])) == [b"a", b"b"]
-        assert self.load(self.parquet(folder, id=pa.array([3, 1], pa.int16()))) == [1, 3]
-        assert self.load(self.parquet(folder, id=pa.array(["a"]).dictionary_encode())) == [b"a"]
-        assert self.load(self.parquet(folder, n=[1], id=["a"]), column="id") == [b"a"]
-        assert self.load(self.csv(folder, 'n,id\n1,007\n2,\n3,"x,""y"\n'), column="id") == [b"007", b'x,"y']
-        assert self.load(self.csv(folder, "\ufeffid\r\n7\r\n"), id_type="integer") == [7]
-        assert self.load(self.parquet(folder, id=[7]), id_type="string") == [b"7"]
-
-    @pytest.mark.parametrize(
-        ("text", "options", "told"),
-        [
-            ("a,b\n1,2\n", {}, "2 columns; say which has the ids with --id-column; a CSV file begins"),
-            ("a,b\n1,2\n", {"column": "c"}, "no column 'c'"),
-            ("id\nsecret-7\n", {"id_type": "integer"}, "a value cannot be converted"),
-            ("id\n1\n", {"id_type": "float"}, "'float' is no type of ids"),
-            ("", {}, "is empty"),
-            ("PAR1 and no more", {}, "begins like Parquet and cannot be read"),
-        ],
-    )
-    def test_a_file_that_cannot_be_used_is_refused_and_no_id_is_named(
-        self, folder: Path, text: str, options: dict[str, str], told: str
-    ) -> None:
-        with pytest.raises(Invalid, match=told) as raised:
-            self.load(self.csv(folder, text), **options)
-        assert "secret-7" not in str(raised.value)
-        assert raised.value.__cause__ is None
-
-    def test_a_column_of_another_type_is_refused(self, folder: Path) -> None:
-        with pytest.raises(Invalid, match=r"the ids of ids\.parquet are double"):
-            self.load(self.parquet(folder, id=[1.5]))
-        with pytest.raises(Invalid, match=r"gone\.csv cannot be read: No such file"):
-            ids_file.load_ids(folder / "gone.csv", folder / "x")
 
 
 def test_the_hashes_of_the_index_depend_on_the_key_alone() -> None:

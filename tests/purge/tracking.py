@@ -69,5 +69,5 @@ def guests_at(repo: Repository, ref: str, path: str = PATH) -> list[str | None]:
 def guestids(folder: Path, *guests: str | None, name: str = "guestids.parquet") -> Path:
     """Write `u_purger.guestids`."""
     file = folder / name
-    pq.write_table(pa.table({"guestid": pa.array(guests, pa.string())}), file)
+    pq.write_table(pa.table({"id": pa.array(guests, pa.string())}), file)
     return file

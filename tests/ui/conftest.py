@@ -175,7 +175,7 @@ def _run_jobs(site: Site) -> tuple[str, str]:
     limits = ("--min-age-seconds", "6", "--breaker-share", "0.01", "--breaker-floor", "1")
     with site.command("gc", "run", "sales", *limits) as marking:
         ids = site.folder / "bob.csv"
-        ids.write_text("guestid\nbob\n")
+        ids.write_text("id\nbob\n")
         with site.command("purge", "run", "events", "--ids", str(ids), "--yes", "--json") as purging:
             out, _ = purging.communicate()
         assert purging.returncode == 0, out
