@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from refstore.errors import CommitNotFound, Contention
@@ -56,6 +57,30 @@ async def get_commit(service: ServiceOf, _caller: Reader, repository: str, commi
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LogFilters:
+    """Which commits a log has."""
+
+    objects: Annotated[
+        list[PathText] | None, Query(max_length=FILTERS_MAX, description="Only commits that changed one of these.")
+    ] = None
+    prefixes: Annotated[
+        list[PathText] | None,
+        Query(max_length=FILTERS_MAX, description="Only commits that changed something below one of these."),
+    ] = None
+    first_parent: bool = False
+    since: Annotated[
+        datetime | None, Query(description="Only commits from this time on; the log ends at the first older one.")
+    ] = None
+    stop_at: Annotated[str | None, Query(max_length=512, description="The last commit to show.")] = None
+
+    @property
+    def since_ms(self) -> int | None:
+        if self.since is None:
+            return None
+        return int((self.since if self.since.tzinfo else self.since.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 @router.get("/refs/{ref}/commits", operation_id="logCommits", responses={200: {"model": CommitList}, **failures()})
 async def log_commits(
     request: Request,
@@ -63,36 +88,21 @@ async def log_commits(
     caller: Reader,
     repository: str,
     ref: str,
+    filters: Annotated[LogFilters, Depends()],
     after: After = "",
     amount: Amount = AMOUNT,
-    objects: Annotated[
-        list[PathText] | None, Query(max_length=FILTERS_MAX, description="Only commits that changed one of these.")
-    ] = None,
-    prefixes: Annotated[
-        list[PathText] | None,
-        Query(max_length=FILTERS_MAX, description="Only commits that changed something below one of these."),
-    ] = None,
     limit: Annotated[bool, Query(description="Do not say whether there is more.")] = False,
-    first_parent: bool = False,
-    since: Annotated[
-        datetime | None, Query(description="Only commits from this time on; the log ends at the first older one.")
-    ] = None,
-    stop_at: Annotated[str | None, Query(max_length=512, description="The last commit to show.")] = None,
 ) -> Response:
-    since_ms = (
-        int((since if since.tzinfo else since.replace(tzinfo=UTC)).timestamp() * 1000) if since is not None else None
-    )
-
     def read(repo: Repository) -> CommitList:
         commits = commit_responses.filter_log(
             repo,
             ref,
             after=after,
-            first_parent=first_parent,
-            objects=objects or [],
-            prefixes=prefixes or [],
-            since_ms=since_ms,
-            stop_at=stop_at,
+            first_parent=filters.first_parent,
+            objects=filters.objects or [],
+            prefixes=filters.prefixes or [],
+            since_ms=filters.since_ms,
+            stop_at=filters.stop_at,
         )
         results, pagination = take_page(
             commits, amount_of(amount), lambda item: item[0], lambda item: commit_responses.size_of(item[1])
