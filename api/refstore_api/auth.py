@@ -23,6 +23,7 @@ from refstore.audit import Actor, set_actor
 from refstore.core import signed_tokens
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import RefstoreError
 from refstore.kv.base import ABSENT
 from refstore.records import keys
@@ -44,7 +45,7 @@ AUDIENCE: Final = "refstore-api"
 """Issued addresses have the repository's id as audience, so neither token passes for the other."""
 KEY_SECONDS: Final = 5.0
 """How long an access key is cached, and so how long a revoked one stays valid at most."""
-LOGIN_SECONDS: Final = 86_400
+LOGIN_SECONDS: Final = DAY_SECONDS
 """How long a bearer token is valid: a working day needs one login."""
 WRONG_SECRETS_MAX: Final = 10
 """How many wrong secrets for one access key one address may send in a minute before further ones must wait. People

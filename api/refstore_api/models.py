@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from refstore.core.ids import SIZE_BYTES_MAX
 from refstore.core.json_documents import CHARACTERS_MAX
+from refstore.core.units import DAY_SECONDS
 from refstore.retention.rules import DAYS_MAX
 
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
@@ -26,7 +27,7 @@ Seconds = Annotated[int, Field(ge=0, le=253_402_300_799)]
 
 PATHS_MAX = 1000
 """Paths in one bulk request, as in lakeFS."""
-RESUME_SECONDS_MAX = 30 * 86_400
+RESUME_SECONDS_MAX = 30 * DAY_SECONDS
 """The reaper's own bound, too."""
 
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
+from refstore.core.units import DAY_MS
 from refstore.errors import Conflict, Invalid
 from refstore.gc_marks import OfflineRun
 from refstore.lake import Lake
@@ -173,7 +174,7 @@ def find_overdue(waiting: Sequence[OfflineRun], now_ms: int) -> list[str]:
     return [
         f"mark {run.mark_id}: {describe_overdue(run.record.tagged_ms)}"
         for run in waiting
-        if run.is_tagged and now_ms - run.record.tagged_ms > TAG_WAIT_DAYS * 86_400_000
+        if run.is_tagged and now_ms - run.record.tagged_ms > TAG_WAIT_DAYS * DAY_MS
     ]
 
 

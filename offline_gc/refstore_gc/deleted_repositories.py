@@ -23,6 +23,7 @@ import msgspec
 
 from refstore.core import ids
 from refstore.core.ids import RepositoryId, RepositoryName
+from refstore.core.units import DAY_MS
 from refstore.errors import Conflict, Corrupt, ObjectNotFound
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import ABSENT
@@ -33,7 +34,7 @@ from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.repository_records import ClearedRepository, RepositoryRecord
-from refstore.retention.rules import DAY_MS, Rules
+from refstore.retention.rules import Rules
 from refstore_gc import deletion_index_writer, kv_guard, list_objects, sweep_tasks
 from refstore_gc.address_batches import BatchKind
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_buckets, list_units_of

@@ -20,6 +20,7 @@ import msgspec
 
 from refstore.core import ids
 from refstore.core.arrow_arrays import make_array
+from refstore.core.units import DAY_MS
 from refstore.objects.base import ObjectInfo, ObjectStore
 from refstore.versioning.commits import object_names
 from refstore_gc.run_context import RunContext
@@ -37,7 +38,6 @@ _FEW: Final = 1000
 _ROUNDS: Final = 3
 """How often intervals are narrowed: after that one is a few thousandths of the time."""
 HOUR_MS: Final = 3_600_000
-_DAY_MS: Final = 24 * HOUR_MS
 _AFTER_SLASH: Final = "0"
 """Follows the slash: `data0` sorts after everything in `data/`."""
 _HEX: Final = "0123456789abcdef"
@@ -112,7 +112,7 @@ def _find_data_cuts(store: ObjectStore, *, now_ms: int, pieces_min: int, data_fr
     start_ms = _key_time_ms(first_keys[0]) if first_keys else None
     if len(first_keys) <= _FEW or start_ms is None:
         return []
-    spans: list[tuple[int, int]] = [(start_ms, max(now_ms, start_ms) + _DAY_MS)]
+    spans: list[tuple[int, int]] = [(start_ms, max(now_ms, start_ms) + DAY_MS)]
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-gc-probe") as pool:
         for _ in range(_ROUNDS):
             pieces = -(-pieces_min // len(spans))

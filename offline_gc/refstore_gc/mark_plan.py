@@ -13,6 +13,7 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.safety import Safety, is_for_trying
+from refstore.core.units import DAY_MS, DAY_SECONDS
 from refstore.errors import StoreMisconfigured
 from refstore.gc_marks import LiveCommit, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
@@ -20,13 +21,13 @@ from refstore.operations import rules_document
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.commit_arrays import NONE
 from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, make_plan
-from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
+from refstore.retention.rules import BranchPeriods, Rules
 from refstore_gc.list_objects import HOUR_MS, address_bound
 from refstore_gc.live_in_commits import FilterPart, TreeFilter
 
 CLOCK_GRAIN_SECONDS: Final = 2.0
 """A store tells its clock in whole seconds, and asking takes a moment."""
-MIN_AGE_SECONDS: Final = 86_400.0
+MIN_AGE_SECONDS: Final = float(DAY_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from refstore.core import deadline
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.safety import SIGNED_SECONDS
+from refstore.core.units import DAY_MS
 from refstore.deletion_history import causes
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import BranchNotFound, NotFound
@@ -42,7 +43,7 @@ from refstore_gc import kv_guard
 from refstore_gc.purge_retention import LeftoverExpiry, LeftoverKind, find_expiries
 from refstore_gc.run_summary import FAILURES_SHOWN, CleanupSummary, ObjectCount
 
-ABANDONED_MS: Final = 86_400_000
+ABANDONED_MS: Final = DAY_MS
 """Hidden branches of a run that are so old were left by one that was killed."""
 PAGE: Final = 1000
 _CAUSES: Final[dict[LeftoverKind, str]] = {

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from refstore.core.ids import Address
+from refstore.core.units import DAY_MS
 from refstore.purge_document.document import PurgeDocument
 from refstore.records.location_records import Backup, Location
-from refstore.retention.rules import DAY_MS
 
 LeftoverKind = Literal["backups", "trash", "attempts", "pending_deletions"]
 

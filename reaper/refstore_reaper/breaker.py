@@ -31,6 +31,7 @@ from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.ids import RepositoryId
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import Contention, CorruptRecord, Invalid
 from refstore.kv.base import KV, Absent
 from refstore.operations.breaker_states import KV_WENT_BACK_REASON, BreakerStates
@@ -46,7 +47,7 @@ REPORTED_MAX: Final = 1_000_000
 """How far due objects are counted if the count is only reported."""
 RESUME_SECONDS: Final = 3600.0
 """How long hard deletion resumes if nobody says otherwise."""
-RESUME_SECONDS_MAX: Final = 30 * 86_400
+RESUME_SECONDS_MAX: Final = 30 * DAY_SECONDS
 """The breaker guards nothing until then, so nobody may forget it."""
 
 KV_WENT_BACK: Final = "the KV went back in time, and does not know any more what had consequences"
@@ -226,7 +227,9 @@ def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = 
     if seconds is not None and objects is not None:
         raise Invalid("hard deletion resumes for a time or for a number of objects, not for both; give one of the two")
     if seconds is not None and not 0 < seconds <= RESUME_SECONDS_MAX:
-        raise Invalid(f"hard deletion resumes for at most {RESUME_SECONDS_MAX // 86_400} days; give a shorter time")
+        raise Invalid(
+            f"hard deletion resumes for at most {RESUME_SECONDS_MAX // DAY_SECONDS} days; give a shorter time"
+        )
     if seconds is None and objects is None:
         seconds = RESUME_SECONDS
     now = ctx.clock.now_ms()

@@ -22,6 +22,7 @@ from refstore.context import Context
 from refstore.core import event_log, ids, python_gc
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.redaction import redact_text
+from refstore.core.units import DAY_SECONDS
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.disk_reserves import DiskReserves
 from refstore.errors import (
@@ -55,7 +56,7 @@ BACKLOG_SECONDS: Final = 30.0
 """How often the backlog is measured for the metrics, and the log says again that deletion is stopped."""
 BACKLOG_MAX: Final = 100_000
 """How far the backlog is counted."""
-HEARTBEAT_KEPT_SECONDS: Final = 86_400
+HEARTBEAT_KEPT_SECONDS: Final = DAY_SECONDS
 FORGET_EVERY_PASSES: Final = 1000
 PASSES_MAX: Final = 100_000
 """The most passes of `--once`, even if there is more to do."""

@@ -12,13 +12,14 @@ from typing import Final
 
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids, RepositoryId
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, KV, Absent, SetIf
 from refstore.records import keys
 from refstore.records.encoding import decode, encode
 from refstore.records.reaper_records import Lease
 
-AHEAD_SECONDS_MAX: Final = 86_400.0
+AHEAD_SECONDS_MAX: Final = float(DAY_SECONDS)
 """A lease that ends later than this was written by a wrong clock; it counts as expired."""
 
 

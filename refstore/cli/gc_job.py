@@ -15,7 +15,7 @@ from refstore.cli.common import progress
 from refstore.cli.nightly_purge import purge_again
 from refstore.cli.rows import format_when
 from refstore.core import python_gc
-from refstore.core.units import format_countdown, format_duration
+from refstore.core.units import DAY_MS, format_countdown, format_duration
 from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState, barrier_seconds
 from refstore.lake import Lake
@@ -151,7 +151,7 @@ def clear_deleted(
         )
         if (
             found.waiting_objects.objects
-            and lake.clock.now_ms() - found.tagged_ms > bucket_lifecycle.TAG_WAIT_DAYS * 86_400_000
+            and lake.clock.now_ms() - found.tagged_ms > bucket_lifecycle.TAG_WAIT_DAYS * DAY_MS
         ):
             typer.echo(
                 f"refstore: warning: {repo} (deleted): {bucket_lifecycle.describe_overdue(found.tagged_ms)}", err=True

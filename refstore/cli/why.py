@@ -12,6 +12,7 @@ from refstore.cli.locations import PlacedCommand, fail, fail_of_stray_word, is_l
 from refstore.cli.rows import entry_row, format_when
 from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
+from refstore.core.units import DAY_MS
 from refstore.errors import NotFound, RepositoryNotFound
 from refstore.operations.address_info import UNREFERENCED_STATES
 from refstore.records.repository_records import ClearedRepository
@@ -31,7 +32,6 @@ app = typer.Typer()
 FORM: Final = "REPO ADDRESS | REPO REF/PATH"
 COMMITS_SHOWN: Final = 5
 LEFT: Final = "left by its repository, which was deleted"
-DAY_MS: Final = 86_400_000
 
 Row = dict[str, Any]
 

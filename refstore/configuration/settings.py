@@ -19,6 +19,7 @@ from refstore.core.pinned_buckets import parse_pinned_buckets
 from refstore.core.redaction import redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey, parse_signing_key
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import Invalid, InvalidSettings
 from refstore.purge_document.purge_key import PURGE_KEY_CHARACTERS
 
@@ -50,13 +51,13 @@ def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | S3Setti
 class ReaperSettings:
     """Limits of the reaper's time and resources. Safety durations are in `Safety`."""
 
-    pause_seconds: float = _number_setting(10.0, 0.01, 86_400)
+    pause_seconds: float = _number_setting(10.0, 0.01, DAY_SECONDS)
     """The pause between two passes, if the last one has nothing more to do."""
     rate_per_second: float = _number_setting(0.0, 0, 1e9)
     """How many objects one reaper deletes per second at most. 0: no limit."""
-    lease_seconds: float = _number_setting(60.0, 1, 86_400)
+    lease_seconds: float = _number_setting(60.0, 1, DAY_SECONDS)
     """How long the lease of a dead reaper keeps other reapers from its share of the work."""
-    scrub_every_seconds: float = _number_setting(3600.0, 1, 366 * 86_400)
+    scrub_every_seconds: float = _number_setting(3600.0, 1, 366 * DAY_SECONDS)
     breaker_share: float = _number_setting(0.5, 0, 1)
     """Hard deletion stops when more than this share of a repository's objects is due, unless the repository was
     deleted. 1: no limit.
@@ -156,7 +157,7 @@ class S3Settings:
     """Whether operators' keys may create a bucket, which is a new repository and its default branch, and delete an
     empty one.
     """
-    multipart_seconds: float = _number_setting(7 * 86_400.0, 1, 366 * 86_400)
+    multipart_seconds: float = _number_setting(float(7 * DAY_SECONDS), 1, 366 * DAY_SECONDS)
     """How long an upload in parts may be completed after it was begun. After that its parts are deleted."""
     redirect_reads: bool = False
     """Whether a GET is answered with a redirection to a presigned URL of the object store, where it makes such URLs."""

@@ -20,6 +20,7 @@ import pytest
 
 from refstore.conformance.interleavings import Interleaving, switching_often
 from refstore.core.clock import SystemClock
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import AlreadyExists, CorruptObject, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, child, open_objects
 from refstore.objects.base import DeleteResult
@@ -663,6 +664,6 @@ class ObjectStoreSuite:
             urlopen(store.presign_get("nothing", expires_seconds=60), timeout=30)
         refused.value.close()
         assert refused.value.code == 404
-        for seconds in (0, -1, 8 * 86_400):
+        for seconds in (0, -1, 8 * DAY_SECONDS):
             with pytest.raises(Invalid):
                 store.presign_get("a", expires_seconds=seconds)

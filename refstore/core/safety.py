@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import InvalidSettings
 
 IO_SECONDS_MIN: Final = 15.0
@@ -62,7 +63,7 @@ class Safety:
     """An upload that took longer re-checks its reference before its entry is written (rule 11)."""
     scrub_after_seconds: float = 7200.0
     """The scrubber touches only keys unchanged for this long (rule 9): longer than the longest operation."""
-    grace_seconds: float = 86_400.0
+    grace_seconds: float = float(DAY_SECONDS)
     """How long an address stays after it lost its last reference, so that `restore` can take it back (rule 8)."""
     issue_seconds: float = 3600.0
     """How long an issued address may be linked (rule 10)."""
@@ -97,7 +98,7 @@ class Safety:
             value = getattr(self, name)
             if name in ("witness", "copy_linked"):
                 continue
-            if not 0 <= value < 10 * 366 * 86_400:
+            if not 0 <= value < 10 * 366 * DAY_SECONDS:
                 raise InvalidSettings(f"{name} is {value!r}; it must be a number of seconds between 0 and ten years")
         longest = self.operation_deadline_seconds + self.io_timeout_seconds + self.clock_skew_seconds
         if self.scrub_after_seconds < longest:

@@ -8,8 +8,11 @@ from typing import Final
 SUM_BYTES_MAX: Final = (1 << 63) - 1
 """A sum of sizes stops here: callers say how large staged objects are, and files and JSON hold no larger number."""
 
+DAY_SECONDS: Final = 86_400
+DAY_MS: Final = 1000 * DAY_SECONDS
+
 _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
-_AGES: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_AGES: Final = ((DAY_MS, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def sum_sizes(sizes: Iterable[int]) -> int:

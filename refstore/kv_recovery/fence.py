@@ -18,6 +18,7 @@ import msgspec
 from refstore.core import event_log
 from refstore.core.clock import Clock, format_utc
 from refstore.core.safety import Durations
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import CorruptObject, KVReconciling, KVSettling, KVWentBack, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
 from refstore.objects.base import ObjectStore
@@ -33,7 +34,7 @@ RECONCILE_WITNESS: Final = "kv-reconcile"
 
 BLOCKED_POSITION: Final = 1 << 53
 
-WITNESS_KEPT_SECONDS: Final = 86_400
+WITNESS_KEPT_SECONDS: Final = DAY_SECONDS
 """Witnesses of deleters that have written none for so long are removed, once a later witness stands for them."""
 
 POSITION_KEPT_SECONDS: Final = 30 * WITNESS_KEPT_SECONDS

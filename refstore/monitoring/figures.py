@@ -22,7 +22,7 @@ import msgspec
 from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.ids import RepositoryId
-from refstore.core.units import sum_sizes
+from refstore.core.units import DAY_MS, sum_sizes
 from refstore.errors import Contention, CorruptRecord, RefstoreError
 from refstore.gc_marks import OPEN_STATES, Marks, RunState
 from refstore.kv.base import ABSENT, KV, Key
@@ -36,7 +36,6 @@ DAYS_KEPT: Final = 30
 WRITE_IDS_KEPT: Final = 16
 ATTEMPTS: Final = 16
 
-DAY_MS: Final = 86_400_000
 RUN_LATE_MS: Final = 3 * DAY_MS
 """The offline job is late if it has not run for so long in a repository that has rules."""
 MEASURED_LATE_MS: Final = 3_600_000

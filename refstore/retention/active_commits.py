@@ -22,9 +22,10 @@ from enum import IntEnum
 from typing import Final
 
 from refstore.core.ids import CommitId
+from refstore.core.units import DAY_MS
 from refstore.errors import CorruptRecord
 from refstore.retention.commit_arrays import NONE, CommitHistory, TransactionType
-from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
+from refstore.retention.rules import BranchPeriods, Rules
 
 FOREVER_MS: Final = 2**63 - 1
 """The expiry of a commit that never expires, as long as nothing changes."""

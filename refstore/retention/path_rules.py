@@ -17,9 +17,10 @@ from enum import IntEnum
 from typing import Final
 
 from refstore.core.ids import CommitId
+from refstore.core.units import DAY_MS
 from refstore.retention.active_commits import CommitExpiry, ExpiryState, Refs, RetentionReason, compute_expiry
 from refstore.retention.commit_arrays import CommitHistory
-from refstore.retention.rules import DAY_MS, Rules
+from refstore.retention.rules import Rules
 
 
 class KeepLevel(IntEnum):

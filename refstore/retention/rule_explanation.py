@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from refstore.core.ids import CommitId
+from refstore.core.units import DAY_MS
 from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, ExpiryState, Refs, RetentionReason
 from refstore.retention.commit_arrays import NONE, TransactionType
-from refstore.retention.rules import DAY_MS, BranchPeriods, Rules
+from refstore.retention.rules import BranchPeriods, Rules
 
 SOON_DAYS: Final = (1, 7, 30)
 

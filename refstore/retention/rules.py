@@ -30,10 +30,9 @@ import msgspec
 
 from refstore.core import ids
 from refstore.core.json_documents import read
+from refstore.core.units import DAY_MS
 from refstore.errors import InvalidName, InvalidPath, InvalidRules
 from refstore.retention import globs
-
-DAY_MS: Final = 86_400_000
 
 GLOBS_MAX: Final = 100
 """How many globs over branches a document may have: each is compared with each other, and with each branch."""

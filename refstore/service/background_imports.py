@@ -22,6 +22,7 @@ from refstore.core import event_log
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.lazy_modules import LazyModule
 from refstore.core.redaction import redact_text
+from refstore.core.units import DAY_MS
 from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
 from refstore.kv.base import ABSENT
 from refstore.records import keys
@@ -49,7 +50,7 @@ REPORT_SECONDS: Final = 1.0
 """The interval of an import's heartbeats, while its store answers."""
 MISSED_REPORTS: Final = 3
 """An import counts as dead after so many times the longest request to a store without a heartbeat."""
-KEPT_MS: Final = 7 * 86_400_000
+KEPT_MS: Final = 7 * DAY_MS
 """How long the state of an ended import is kept."""
 CLOSE_SECONDS: Final = 10.0
 

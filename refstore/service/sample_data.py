@@ -18,6 +18,7 @@ from typing import Final
 
 from refstore.core.arrow_arrays import make_array
 from refstore.core.ids import CommitId
+from refstore.core.units import DAY_MS
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore.versioning.commits.columns import pa, pq
@@ -119,7 +120,7 @@ def add_sample_data(repo: Repository, *, committer: str = "") -> CommitId:
     now_ms = repo.context.clock.now_ms()
     for number, days in enumerate(HISTORY_DAYS, start=1):
         repo.upload(repo.default_branch, VISITS, visits_parquet(number), content_type=_PARQUET)
-        date_ms = now_ms - days * 86_400_000
+        date_ms = now_ms - days * DAY_MS
         repo.commit(repo.default_branch, f"Add visits of month {number}", committer=committer, date_ms=date_ms)
     for _ in repo.upload_many(repo.default_branch, sample_uploads(repo.name, repo.default_branch)):
         pass

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from refstore.core.units import DAY_MS
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.monitoring import figures
-from refstore.monitoring.figures import DAY_MS, Concern, Figures
+from refstore.monitoring.figures import Concern, Figures
 from refstore.records import keys
 from refstore.records.figure_records import Amount, DayAmount, GcFigures, ReaperFigures
 from refstore_reaper.pass_summary import Tally

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from refstore.core.ids import CommitId
+from refstore.core.units import DAY_MS
 from refstore.errors import CorruptRecord
 from refstore.retention.active_commits import ExpiryState, Refs, RetentionReason, compute_expiry
 from refstore.retention.commit_arrays import NONE, CommitHistory, CommitHistoryBuilder, CommitRow, TransactionType
-from refstore.retention.rules import DAY_MS, Pins, Rules
+from refstore.retention.rules import Pins, Rules
 
 A, B, C, D = (CommitId(letter * 64) for letter in "abcd")
 ROWS = [CommitRow(A, [], 0), CommitRow(B, [A], DAY_MS), CommitRow(C, [A], DAY_MS), CommitRow(D, [B, C], 2 * DAY_MS)]

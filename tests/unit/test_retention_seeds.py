@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from refstore.core.ids import CommitId
+from refstore.core.units import DAY_MS
 from refstore.retention.active_commits import ExpiryState, Refs, RetentionReason, compute_expiry
 from refstore.retention.commit_arrays import CommitHistory, CommitRow, TransactionType
 from refstore.retention.path_rules import make_plan
 from refstore.retention.rule_explanation import branch_lines, hold_reasons
-from refstore.retention.rules import DAY_MS, BranchRule, Expiration, PathRule, PathRuleFilter, RulePeriod, Rules
+from refstore.retention.rules import BranchRule, Expiration, PathRule, PathRuleFilter, RulePeriod, Rules
 from tests.kit.retention import keeps_entry
 
 NOW_MS = 1_763_708_400_000

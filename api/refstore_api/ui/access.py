@@ -7,9 +7,9 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from refstore.core.units import DAY_MS
 from refstore.errors import Invalid, NotFound
 from refstore.lake import Lake
-from refstore.monitoring.figures import DAY_MS
 from refstore.service import access_keys
 from refstore.service.access_keys import AccessKey, Role
 from refstore_api.service import ServiceOf

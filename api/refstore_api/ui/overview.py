@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from refstore.core.ids import RepositoryName
+from refstore.core.units import DAY_MS
 from refstore.lake import Lake
 from refstore.monitoring import figures
-from refstore.monitoring.figures import DAY_MS, Concern, Figures, OperatorWarning
+from refstore.monitoring.figures import Concern, Figures, OperatorWarning
 from refstore.records.figure_records import Amount
 from refstore.records.repository_records import RepositoryRecord
 from refstore_api.service import ServiceOf

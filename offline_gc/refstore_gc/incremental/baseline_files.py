@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from refstore.core.units import DAY_MS
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState
 from refstore_gc.anti_join import JoinResult
@@ -44,8 +45,8 @@ def usable(run: RunContext) -> tuple[Baseline | None, str]:
     for mark in finished[order.index(baseline.complete_mark_id) :]:
         if mark.state not in OPEN_STATES | {RunState.SWEPT}:
             return None, f"mark {mark.mark_id} was unmarked"
-    if now_ms - baseline.complete_run_ms >= full_days * 86_400_000:
-        return None, f"everything was last listed {(now_ms - baseline.complete_run_ms) / 86_400_000:.1f} days ago"
+    if now_ms - baseline.complete_run_ms >= full_days * DAY_MS:
+        return None, f"everything was last listed {(now_ms - baseline.complete_run_ms) / DAY_MS:.1f} days ago"
     if len(baseline.layers) >= LAYERS_MAX:
         return None, f"{len(baseline.layers)} runs rest on the last complete one"
     return baseline, ""

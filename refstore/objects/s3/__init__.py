@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from refstore.core.clock import Clock
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import Invalid, InvalidPath, InvalidSettings
 from refstore.objects.base import (
     Body,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from refstore.objects import OpenOptions
     from refstore.objects.store_urls import StoreURL
 
-PRESIGN_SECONDS_MAX: Final = 7 * 86_400
+PRESIGN_SECONDS_MAX: Final = 7 * DAY_SECONDS
 """S3's limit for a signature of version 4."""
 
 
