@@ -1,33 +1,62 @@
 """Object container files of Avro: a header with metadata, then blocks of records, each compressed by itself.
 
-What is written was read, but for blocks whose records changed, and a header whose entries did (Avro specification,
-"Object Container Files").
+fastavro reads and writes their parts, by the schemas that the Avro specification gives ("Object Container Files"). It
+is not asked for whole files: it shows one of two equal entries of a header, unpacks blocks without a bound, does not
+compare checksums, and needs further packages for Snappy and Zstandard.
 """
 
 from __future__ import annotations
 
 import bz2
+import io
 import lzma
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from refstore_purge.formats.base import OtherMeansError
-from refstore_purge.untyped_pandas import pa
+from refstore_purge.formats.base import OtherMeansError, PurgeError
+from refstore_purge.untyped_pandas import import_extra, pa
+
+fastavro: Any = import_extra("fastavro", "the format avro")
 
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16
 SCHEMA: Final = b"avro.schema"
 CODEC: Final = b"avro.codec"
 CODECS: Final = ("null", "deflate", "snappy", "bzip2", "xz", "zstandard")
-VARINT_BYTES_MAX: Final = 10
-HEADER_BYTES_MAX: Final = 64 * 1024 * 1024
+HEADER_BYTES: Final = (64 * 1024, 64 * 1024 * 1024)
+"""How much is read for the header; more if that was too little."""
 BLOCK_BYTES_MAX: Final = 256 * 1024 * 1024
 """A larger block is refused, compressed or not: it would have to be in memory whole. Polars writes one block a file."""
 READ_BYTES: Final = 1024 * 1024
 CHECKSUM_BYTES: Final = 4
 DAMAGED: Final = "the file cannot be read: it is damaged, or no Avro"
+
+
+_PARTS: Final[Mapping[str, Callable[[], Any]]] = {
+    "deflate": lambda: zlib.decompressobj(-zlib.MAX_WBITS),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(memlimit=BLOCK_BYTES_MAX),
+}
+"""What decompresses a block that is one stream."""
+
+
+def _record_of(name: str, **fields: Any) -> Any:
+    types = [{"name": field, "type": type_} for field, type_ in fields.items()]
+    return fastavro.parse_schema({"type": "record", "name": name, "fields": types})
+
+
+_ENTRIES: Final = {"type": "array", "items": _record_of("entry", key="bytes", value="bytes")}
+"""What the specification calls a map of bytes, which is stored so; but no entry replaces another one."""
+_HEADER: Final = _record_of(
+    "header",
+    magic={"type": "fixed", "name": "magic", "size": len(MAGIC)},
+    entries=_ENTRIES,
+    sync={"type": "fixed", "name": "sync", "size": SYNC_BYTES},
+)
+_BLOCK_START: Final = _record_of("block", records="long", size="long")
+_BLOCK_START_BYTES_MAX: Final = 20
 
 
 class AvroHeader(NamedTuple):
@@ -38,10 +67,6 @@ class AvroHeader(NamedTuple):
     codec: str
     sync: bytes
     """What each block ends with."""
-
-    @property
-    def schema(self) -> bytes:
-        return self.metadata[SCHEMA]
 
     @property
     def entries(self) -> dict[bytes, bytes]:
@@ -57,64 +82,82 @@ class AvroBlock(NamedTuple):
     """Its records, compressed."""
 
 
+def read_plain(stream: BinaryIO, plain: Any) -> Any:
+    """Return the value with which a stream goes on, by a schema that fastavro has parsed. Raises PurgeError."""
+    try:
+        return fastavro.schemaless_reader(stream, plain, return_named_type=True, return_named_type_override=True)
+    except (EOFError, IndexError):
+        raise OtherMeansError(DAMAGED) from None
+
+
+def to_bytes(value: Any, plain: Any) -> bytes:
+    """Return a value as it stands in a file."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, plain, value)
+    return out.getvalue()
+
+
 def read_header(source: BinaryIO) -> AvroHeader:
     """Read the header of a file, from its beginning. Raises PurgeError."""
-    source.seek(0)
-    reader = _HeaderReader(source)
-    if reader.read_bytes(len(MAGIC)) != MAGIC:
-        raise OtherMeansError(DAMAGED)
-    metadata: dict[bytes, bytes] = {}
-    while count := reader.read_long():
-        if count < 0:  # then its size follows
-            reader.read_long()
-        for _ in range(abs(count)):
-            key = reader.read_bytes(reader.read_long())
-            if key in metadata:
-                raise OtherMeansError("its header has an entry twice, and readers differ in which they take")
-            metadata[key] = reader.read_bytes(reader.read_long())
-            if len(reader.raw) > HEADER_BYTES_MAX:
-                raise OtherMeansError("its header is larger than 64 MiB")
-    sync = reader.read_bytes(SYNC_BYTES)
+    for size in HEADER_BYTES:
+        source.seek(0)
+        start = source.read(size)
+        if not start.startswith(MAGIC):
+            raise OtherMeansError(DAMAGED)
+        stream = io.BytesIO(start)
+        try:
+            header = read_plain(stream, _HEADER)
+            break
+        except PurgeError:
+            if len(start) < size:
+                raise
+    else:
+        raise OtherMeansError("its header is larger than 64 MiB, or damaged")
+    metadata = {entry["key"]: entry["value"] for entry in header["entries"]}
+    if len(metadata) < len(header["entries"]):
+        raise OtherMeansError("its header has an entry twice, and readers differ in which they take")
     if SCHEMA not in metadata:
         raise OtherMeansError("it has no Avro schema")
     codec = metadata.get(CODEC, b"null").decode(errors="replace")
     if codec not in CODECS:
         raise OtherMeansError(f"its codec {codec[:20]!r} is none of {', '.join(CODECS)}")
-    return AvroHeader(bytes(reader.raw), metadata, codec, sync)
+    return AvroHeader(start[: stream.tell()], metadata, codec, header["sync"])
 
 
 def make_header(header: AvroHeader, entries: Mapping[bytes, bytes]) -> bytes:
     """Return the bytes of a header that has only these entries besides what Avro needs, in their old order."""
     if entries == header.entries:
         return header.raw
-    kept = {key: entries.get(key, value) for key, value in header.metadata.items()
-            if key in (SCHEMA, CODEC) or key in entries}  # fmt: skip
-    pairs = b"".join(_add_length(key) + _add_length(value) for key, value in kept.items())
-    return MAGIC + encode_varint(len(kept)) + pairs + b"\0" + header.sync
+    kept = [{"key": key, "value": entries.get(key, value)} for key, value in header.metadata.items()
+            if key in (SCHEMA, CODEC) or key in entries]  # fmt: skip
+    return to_bytes({"magic": MAGIC, "entries": kept, "sync": header.sync}, _HEADER)
 
 
 def read_blocks(source: BinaryIO, header: AvroHeader) -> Iterator[AvroBlock]:
     """Yield the blocks behind the header. Raises PurgeError."""
-    end = source.seek(0, os.SEEK_END)
-    source.seek(len(header.raw))
-    while source.tell() < end:
-        reader = _HeaderReader(source)
-        records, size = reader.read_long(), reader.read_long()
-        start = bytes(reader.raw)
-        if records < 0 or size < 0 or size > end - source.tell():
+    end, at = source.seek(0, os.SEEK_END), len(header.raw)
+    while at < end:
+        source.seek(at)
+        start = io.BytesIO(source.read(_BLOCK_START_BYTES_MAX))
+        block = read_plain(start, _BLOCK_START)
+        records, size = block["records"], block["size"]
+        at += start.tell()
+        if records < 0 or not 0 <= size <= end - at - SYNC_BYTES:
             raise OtherMeansError(DAMAGED)
         if size > BLOCK_BYTES_MAX:
             _refuse_large()
+        source.seek(at)
         body = source.read(size)
         if len(body) < size or source.read(SYNC_BYTES) != header.sync:
             raise OtherMeansError(DAMAGED)
-        yield AvroBlock(records, start, body)
+        yield AvroBlock(records, start.getvalue()[: start.tell()], body)
+        at += size + SYNC_BYTES
 
 
-def make_block(records: int, data: bytes, header: AvroHeader) -> tuple[bytes, ...]:
+def make_block(records: int, pieces: Sequence[bytes | memoryview], header: AvroHeader) -> tuple[bytes, ...]:
     """Return the bytes of a block of these records."""
-    body = compress(header.codec, data)
-    return encode_varint(records) + encode_varint(len(body)), body, header.sync
+    body = compress(header.codec, b"".join(pieces))
+    return to_bytes({"records": records, "size": len(body)}, _BLOCK_START), body, header.sync
 
 
 def decompress(codec: str, body: bytes) -> bytes:
@@ -127,16 +170,8 @@ def decompress(codec: str, body: bytes) -> bytes:
                 return _decompress_snappy(body)
             case "zstandard":
                 data = _decompress_zstd(body)
-            case "deflate":
-                part: Any = zlib.decompressobj(-zlib.MAX_WBITS)
-                data = part.decompress(body, BLOCK_BYTES_MAX + 1)
-                _check(part, data)  # Python's writers leave some bytes of a checksum behind it
             case _:
-                part = bz2.BZ2Decompressor() if codec == "bzip2" else lzma.LZMADecompressor(memlimit=BLOCK_BYTES_MAX)
-                data = part.decompress(body, BLOCK_BYTES_MAX + 1)
-                _check(part, data)
-                if part.unused_data:
-                    raise OtherMeansError(DAMAGED)
+                data = _decompress_part(codec, body)
     except MemoryError:  # Arrow's is also one of its exceptions
         raise
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
@@ -164,65 +199,14 @@ def compress(codec: str, data: bytes) -> bytes:
             return pa.compress(data, codec="snappy", asbytes=True) + _checksum(data)
 
 
-def encode_varint(number: int) -> bytes:
-    """Return a number of 64 bits as Avro writes it."""
-    left = number << 1 ^ number >> 63
-    found = bytearray()
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*found, left])
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that stands in data, and where it ends. Raises IndexError, and PurgeError if it has more than
-    64 bits.
-    """
-    found = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift >= 7 * VARINT_BYTES_MAX:
-            raise OtherMeansError(DAMAGED)
-    if found >= 1 << 64:
+def _decompress_part(codec: str, body: bytes) -> bytes:
+    part = _PARTS[codec]()
+    data: bytes = part.decompress(body, BLOCK_BYTES_MAX + 1)
+    if len(data) <= BLOCK_BYTES_MAX and not part.eof:
+        raise EOFError
+    if part.unused_data and codec != "deflate":  # Python's writers leave some bytes of a checksum behind that
         raise OtherMeansError(DAMAGED)
-    return found >> 1 ^ -(found & 1), at
-
-
-class _HeaderReader:
-    """Reads a file, and keeps what it read."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source = source
-        self.raw = bytearray()
-
-    def read_long(self) -> int:
-        """Read a number. Raises PurgeError."""
-        found = self.read_bytes(1)
-        while found[-1] >= 0x80 and len(found) < VARINT_BYTES_MAX:
-            found += self.read_bytes(1)
-        if found[-1] >= 0x80:
-            raise OtherMeansError(DAMAGED)
-        return read_varint(found, 0)[0]
-
-    def read_bytes(self, size: int) -> bytes:
-        """Read so many bytes. Raises PurgeError."""
-        if size < 0 or size > HEADER_BYTES_MAX:
-            raise OtherMeansError(DAMAGED)
-        data = self._source.read(size)
-        if len(data) < size:
-            raise OtherMeansError(DAMAGED)
-        self.raw += data
-        return data
-
-
-def _check(part: Any, data: bytes) -> None:
-    if not part.eof and len(data) <= BLOCK_BYTES_MAX:
-        raise OtherMeansError(DAMAGED)
+    return data
 
 
 def _decompress_zstd(body: bytes) -> bytes:
@@ -252,10 +236,6 @@ def _decompress_snappy(body: bytes) -> bytes:
 
 def _checksum(data: bytes) -> bytes:
     return zlib.crc32(data).to_bytes(CHECKSUM_BYTES, "big")
-
-
-def _add_length(text: bytes) -> bytes:
-    return encode_varint(len(text)) + text
 
 
 def _refuse_large() -> None:
