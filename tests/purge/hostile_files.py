@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from refstore.purge_document.document import FileFormat
-from refstore_purge.formats.parquet_footer import ThriftList, ThriftStruct, to_bytes, write_footer
-from refstore_purge.formats.parquet_structs import ThriftType
+from refstore_purge.formats.parquet_footer import ThriftList, ThriftStruct, ThriftType, to_bytes, write_footer
 from tests.purge import avro_files
 
 pyorc: Any = import_module("pyorc")

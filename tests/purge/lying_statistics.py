@@ -26,8 +26,8 @@ from refstore_purge.formats.parquet_footer import (
     StatisticsField,
     ThriftList,
     ThriftStruct,
+    ThriftType,
 )
-from refstore_purge.formats.parquet_structs import ThriftType
 from tests.purge.test_parquet_kept import edited
 
 WORDS: Final = ["ann", "bob", "cid", "dan", "eve", "zoe"]

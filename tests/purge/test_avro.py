@@ -372,6 +372,29 @@ class TestSetNull:
             expected[0]["who"] = expected[2]["who"] = changed
             assert (counts, read(new)) == ((4, 2), expected)
 
+    def test_everything_beside_them_is_stored_as_it_was(self) -> None:
+        rng = random.Random(7)
+        either = ["null", "int", "long", "float", "double", "bytes", "string"]
+        schema = record_of(
+            ("mail", ["null", "string"]), ("either", either), *((name, kind) for name, kind, _ in BESIDE)
+        )
+        values = [None, ("int", 5), ("long", 5), ("float", 1.5), ("double", 1.5), ("bytes", b"a"), ("string", "a")]
+        rows = [
+            {"mail": f"m{at % 3}", "either": values[at % 7], **{name: value(rng) for name, _, value in BESIDE}}
+            for at in range(70)
+        ]
+        nulled = [row | {"mail": None} if row["mail"] == "m1" else row for row in rows]
+        body = written(schema, rows, block_bytes=1 << 30)
+        new, counts = rewrite(avro, body, task("mail", set_null=["mail"]), id_set("m1"))
+        assert (counts, new) == ((70, 23), written(schema, nulled, block_bytes=1 << 30))
+
+    def test_a_column_that_is_required_in_one_of_its_types_is_refused(self) -> None:
+        """Else what stands there would stay."""
+        types = [fields("a", mail="string"), fields("b", mail=["null", "long"])]
+        body = written(record_of(("who", "string"), ("x", types)), [{"who": "bob", "x": ("a", {"mail": "m"})}])
+        with pytest.raises(PurgeError, match="required in some of its types"):
+            find(avro, body, task("who", set_null=["x.mail"]), id_set("bob"))
+
     def test_what_cannot_be_null_is_refused(self) -> None:
         body = written(self.SCHEMA, self.rows())
         for name, told in (

@@ -27,9 +27,9 @@ from refstore_purge.formats.parquet_footer import (
     SchemaElementField,
     StatisticsField,
     ThriftStruct,
+    ThriftType,
 )
 from refstore_purge.formats.parquet_schema import ConvertedType
-from refstore_purge.formats.parquet_structs import ThriftType
 from refstore_purge.formats.parquet_summary import read_summary
 from refstore_purge.formats.registry import load_format
 from refstore_purge.purge_ids import to_comparable

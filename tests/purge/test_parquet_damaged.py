@@ -22,8 +22,8 @@ from refstore_purge.formats.parquet_footer import (
     SchemaElementField,
     ThriftList,
     ThriftStruct,
+    ThriftType,
 )
-from refstore_purge.formats.parquet_structs import ThriftType
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.test_parquet_kept import edited, written
 

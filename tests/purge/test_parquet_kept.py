@@ -15,8 +15,18 @@ import pytest
 
 from refstore_purge.formats import parquet
 from refstore_purge.formats.base import PurgeError
-from refstore_purge.formats.parquet_chunks import ChunkSource, ChunkStorage, FileAssembly, chunk_extent, read_storage
+from refstore_purge.formats.parquet_chunks import (
+    DATA_PAGE,
+    PAGE_TYPE,
+    ChunkSource,
+    ChunkStorage,
+    FileAssembly,
+    chunk_extent,
+    read_storage,
+)
 from refstore_purge.formats.parquet_footer import (
+    OFFSET_INDEX,
+    PAGE_HEADER,
     ColumnChunkField,
     ColumnMetadataField,
     FileField,
@@ -24,13 +34,12 @@ from refstore_purge.formats.parquet_footer import (
     SchemaElementField,
     ThriftList,
     ThriftStruct,
+    ThriftType,
     read_footer,
     read_struct_at,
     write_footer,
 )
-from refstore_purge.formats.parquet_pages import DATA_PAGE, PAGE_TYPE
 from refstore_purge.formats.parquet_schema import PhysicalType
-from refstore_purge.formats.parquet_structs import OFFSET_INDEX, PAGE_HEADER, ThriftType
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")

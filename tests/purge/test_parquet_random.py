@@ -16,7 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore_purge.formats import parquet
-from refstore_purge.formats.parquet_chunks import CODECS, ChunkSource, chunk_extent
+from refstore_purge.formats.parquet_chunks import (
+    CODECS,
+    PAGE_BYTES,
+    PAGE_COMPRESSED_BYTES,
+    ChunkSource,
+    chunk_extent,
+    pages_of,
+)
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
     ColumnMetadataField,
@@ -24,7 +31,6 @@ from refstore_purge.formats.parquet_footer import (
     RowGroupField,
     read_footer,
 )
-from refstore_purge.formats.parquet_pages import PAGE_BYTES, PAGE_COMPRESSED_BYTES, pages_of
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.random_tables import Row, random_options, random_type, random_value
 

@@ -141,19 +141,8 @@ def name_of(path: Sequence[str]) -> str:
 
 def find_column_type(schema: Any, path: Sequence[str], map_part: str) -> Any:
     """Return the identifier's type in a schema of Arrow; None: there is no such column."""
-    type_: Any = pa.struct(list(schema))
-    left = list(path)
-    while True:
-        if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
-            type_ = type_.value_type
-        elif pa.types.is_map(type_):
-            type_ = type_.key_type if map_part == "key" else type_.item_type
-        elif not left:
-            return type_
-        elif pa.types.is_struct(type_) and type_.get_field_index(left[0]) >= 0:
-            type_ = type_.field(left.pop(0)).type
-        else:
-            return None
+    columns = _find_columns(pa.struct(list(schema)), path, map_part)
+    return next((type_ for names, type_ in columns if names == tuple(path)), None)
 
 
 def column_error(name: str, where: str = "", *, other_case: str = "") -> MissingColumnError:
@@ -165,22 +154,24 @@ def column_error(name: str, where: str = "", *, other_case: str = "") -> Missing
 
 def schema_column_error(schema: Any, path: Sequence[str], map_part: str) -> MissingColumnError:
     """Return the error for a schema of Arrow that has no such column; it names one in another case."""
-    others = (name_of(names) for names in _find_other_case(pa.struct(list(schema)), path, map_part))
-    return column_error(name_of(path), other_case=next((each for each in others if each != name_of(path)), ""))
+    others = (names for names, _ in _find_columns(pa.struct(list(schema)), path, map_part))
+    other = next((name_of(names) for names in others if names != tuple(path)), "")
+    return column_error(name_of(path), other_case=other)
 
 
-def _find_other_case(type_: Any, path: Sequence[str], map_part: str) -> Iterator[tuple[str, ...]]:
-    """Yield the names of each column whose path is this one, in whatever case."""
+def _find_columns(type_: Any, path: Sequence[str], map_part: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the names and the type of each column whose path is this one, in whatever case."""
     if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
-        yield from _find_other_case(type_.value_type, path, map_part)
+        yield from _find_columns(type_.value_type, path, map_part)
     elif pa.types.is_map(type_):
-        yield from _find_other_case(type_.key_type if map_part == "key" else type_.item_type, path, map_part)
+        yield from _find_columns(type_.key_type if map_part == "key" else type_.item_type, path, map_part)
     elif not path:
-        yield ()
+        yield (), type_
     elif pa.types.is_struct(type_):
         for field in type_:
-            if is_alike(field.name, path[0]):
-                yield from ((field.name, *names) for names in _find_other_case(field.type, path[1:], map_part))
+            if is_alike(field.name, path[0]) and type_.get_field_index(field.name) >= 0:  # else it is there twice
+                for names, found in _find_columns(field.type, path[1:], map_part):
+                    yield (field.name, *names), found
 
 
 def is_alike(name: str, wanted: str) -> bool:

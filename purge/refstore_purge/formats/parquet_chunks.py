@@ -7,14 +7,17 @@ wrote; both are copied, and their offsets in the footer moved.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.formats.parquet_footer import (
+    BLOOM_FILTER,
     BOUNDS,
     MAGIC,
+    OFFSET_INDEX,
+    PAGE_HEADER,
     ColumnChunkField,
     ColumnMetadataField,
     RowGroupField,
@@ -22,22 +25,12 @@ from refstore_purge.formats.parquet_footer import (
     StatisticsField,
     ThriftList,
     ThriftStruct,
+    ThriftType,
     read_struct,
     read_struct_at,
     to_bytes,
 )
-from refstore_purge.formats.parquet_pages import (
-    DATA_PAGE_V2,
-    DICTIONARY_PAGE,
-    OWN_HEADERS,
-    PAGE_BYTES,
-    PAGE_CHECKSUM,
-    PAGE_TYPE,
-    check_pages,
-    pages_of,
-)
 from refstore_purge.formats.parquet_schema import PhysicalType, SchemaNode, decode_name
-from refstore_purge.formats.parquet_structs import BLOOM_FILTER, OFFSET_INDEX, ThriftType
 
 COPY_BYTES: Final = 1024 * 1024
 BLOOM_FPP: Final = 0.05
@@ -65,6 +58,14 @@ INDEXES: Final = (
 )
 """The fields with the place and the size of each index of a chunk's pages."""
 BOUND_FIELDS: Final = (*BOUNDS, StatisticsField.IS_MAX_EXACT, StatisticsField.IS_MIN_EXACT)
+
+# fields of PageHeader, and of the header of each kind of page
+PAGE_TYPE, PAGE_BYTES, PAGE_COMPRESSED_BYTES, PAGE_CHECKSUM = 1, 2, 3, 4
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
+OWN_HEADERS: Final = {DATA_PAGE: (5, 2), DATA_PAGE_V2: (8, 4)}
+"""By type of page: the field with its own header, and there the field with the encoding of its values."""
+VALUES: Final = 1
+"""The field of such a header with the number of its values, nulls included."""
 
 
 class ChunkStorage(NamedTuple):
@@ -97,6 +98,13 @@ class ChunkStorage(NamedTuple):
             is_v2=False,  # all columns of a row group get the same
             has_bounds=False,  # columns of nulls have none
         )
+
+
+class ColumnPage(NamedTuple):
+    header: ThriftStruct
+    start: int
+    """Where its header begins."""
+    end: int
 
 
 class ChunkSource(NamedTuple):
@@ -153,6 +161,34 @@ def chunk_extent(source: ChunkSource, chunk: ThriftStruct) -> tuple[int, int]:
     if start < len(MAGIC) or size < 0 or start + size > source.end:
         raise OtherMeansError("the file cannot be read: its footer leads out of it; it is damaged")
     return start, size
+
+
+def pages_of(file: BinaryIO, start: int, size: int) -> Iterator[ColumnPage]:
+    """Yield the pages of a column chunk. Raises PurgeError."""
+    at = start
+    while at < start + size:
+        header, length = read_struct_at(file, at, PAGE_HEADER)
+        end = at + length + header[PAGE_COMPRESSED_BYTES]
+        if end < at + length:
+            raise OtherMeansError("a page of the file has a negative size; it is damaged")
+        yield ColumnPage(header, at, end)
+        at = end
+
+
+def check_pages(file: BinaryIO, start: int, size: int, values: int, name: str) -> None:
+    """Raise PurgeError unless a column chunk has these values, and ends with its last page. Else a copy of it would
+    lack some, or have something that no reader shows.
+    """
+    there, end = 0, start
+    for page in pages_of(file, start, size):
+        end = page.end
+        if page.header[PAGE_TYPE] in OWN_HEADERS:
+            there += page.header[OWN_HEADERS[page.header[PAGE_TYPE]][0]][VALUES]
+    if (there, end) != (values, start + size):
+        raise OtherMeansError(
+            f"the pages of column {name!r} have {there} values in {end - start} bytes, and the footer says {values} in "
+            f"{size}; the file is damaged"
+        )
 
 
 def check_codec(leaf: SchemaNode, metadata: ThriftStruct) -> None:

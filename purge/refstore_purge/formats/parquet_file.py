@@ -29,11 +29,11 @@ from refstore_purge.formats.parquet_footer import (
     SchemaElementField,
     ThriftList,
     ThriftStruct,
+    ThriftType,
     read_footer,
 )
 from refstore_purge.formats.parquet_identifier import find_plain_leaf
 from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode, make_view, read_schema_tree
-from refstore_purge.formats.parquet_structs import ThriftType
 from refstore_purge.untyped_pandas import pa, pq
 
 NUM_CATEGORIES: Final = b"num_categories"

@@ -27,9 +27,9 @@ from refstore_purge.formats.parquet_footer import (
     SchemaElementField,
     ThriftList,
     ThriftStruct,
+    ThriftType,
     write_footer,
 )
-from refstore_purge.formats.parquet_structs import ThriftType
 from refstore_purge.untyped_pandas import pa, pq
 
 REQUIRED: Final = 0

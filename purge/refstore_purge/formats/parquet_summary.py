@@ -22,12 +22,12 @@ from refstore_purge.formats.parquet_footer import (
     RowGroupField,
     SchemaElementField,
     ThriftStruct,
+    ThriftType,
     read_footer,
     write_footer,
 )
 from refstore_purge.formats.parquet_identifier import is_subsequence
 from refstore_purge.formats.parquet_schema import PhysicalType, SchemaNode, read_schema_tree
-from refstore_purge.formats.parquet_structs import ThriftType
 
 RowGroups = Sequence[tuple[int, ...]]
 """Of each row group what tells it from that of another file: its rows and bytes, and where its columns begin."""
