@@ -153,6 +153,21 @@ def test_what_fastavro_reads_on_goes_as_all_that_it_reads(name: str) -> None:
     assert rewrite(avro, body, task("who"), id_set("eve")) == (body, (2, 0))
 
 
+@pytest.mark.parametrize("codec", ["bzip2", "xz"])
+def test_something_behind_a_compressed_block_is_damage(codec: str) -> None:
+    body = header(WHO, codec=codec.encode()) + block(1, PACK[codec](BOB) + b"more")
+    with pytest.raises(PurgeError, match=DAMAGED):
+        find(avro, body, task("who"), id_set("bob"))
+
+
+def test_a_number_that_is_none_keeps_its_bits() -> None:
+    schema = record_of(("who", ["null", "string"]), ("x", "float"), ("y", "double"))
+    signaling = b"\x01\0\x80\x7f" + b"\x01\0\0\0\0\0\xf0\x7f"
+    body = header(schema) + block(1, number(1) + BOB + signaling)
+    new, _ = rewrite(avro, body, task("who", set_null=["who"]), id_set("bob"))
+    assert new == header(schema) + block(1, number(0) + signaling)
+
+
 def test_a_record_costs_all_types_of_its_schema() -> None:
     """fastavro goes through them for each record, so a few bytes of many types would be work without end."""
     several = [{"name": f"f{at}", "type": ["int", "string"]} for at in range(30_000)]
