@@ -18,7 +18,6 @@ from refstore_api import error_responses, openapi, ui
 from refstore_api.auth import Authenticator, read_claimed_key
 from refstore_api.connection_slots import request_slots
 from refstore_api.lazy_routes import LazyRoutes
-from refstore_api.read_process import ReadProcess
 from refstore_api.request_metrics import RequestMetrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
 from refstore_api.routes import documentation, liveness
@@ -35,15 +34,10 @@ def create_app(
     settings: Settings,
     *,
     lake: Lake | None = None,
-    read_process: ReadProcess | None = None,
-    is_read_process: bool = False,
     reaper_metrics: Path | None = None,
 ) -> FastAPI:
     """Make the application over the lake of the settings, or over `lake`, which its owner closes.
 
-    `read_process`: makes the expensive reads.
-    `is_read_process`: this application answers the service's own process only. That process has checked each request
-    already, and logs and counts it.
     `reaper_metrics`: the folder to which the reaper beside the service writes its metrics.
 
     Raises InvalidSettings, DurationsDiffer, MissingExtra, KVUnavailable.
@@ -51,7 +45,7 @@ def create_app(
     owns_lake = lake is None
     if lake is None:
         lake = open_lake(settings, create=True)
-    service = Service(lake, settings.api, read_process, reaper_metrics)
+    service = Service(lake, settings.api, reaper_metrics)
     app = FastAPI(
         title="refstore",
         version=__version__,
@@ -65,8 +59,7 @@ def create_app(
     app.state.metrics = RequestMetrics()
     app.state.authenticator = Authenticator(service)
     _add_routes(app)
-    if not is_read_process:
-        _add_middleware(app, settings)
+    _add_middleware(app, settings)
     return app
 
 

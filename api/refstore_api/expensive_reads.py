@@ -1,8 +1,7 @@
-"""Run expensive reads in slots and a process of their own, so that they delay neither other keys nor short requests.
+"""Run expensive reads in slots and threads of their own, so that they delay neither other keys nor short requests.
 
-Threads of this process run them while that process is missing or starting. A read waits in its key's line; keys take
-turns, and no key takes more than its share of the slots. A read ends when its client disconnects, and releases its slot
-when it has really stopped.
+A read waits in its key's line; keys take turns, and no key takes more than its share of the slots. It pauses for short
+requests, ends when its client disconnects, and releases its slot when it has really stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore_api.error_responses import ReadsBusy
 from refstore_api.json_responses import make_response
-from refstore_api.read_process import ReadProcess
 from refstore_api.read_slots import ReadSlots
 
 READ_SECONDS: Final = 30.0
@@ -75,28 +73,22 @@ class ShortRequestPriority:
 
 
 class ExpensiveReads:
-    def __init__(self, clock: Clock, at_once: int, read_process: ReadProcess | None = None) -> None:
-        """`at_once`: slots, of which one access key gets at most half. `read_process` runs the reads; threads do
-        without it, or until it is ready.
-        """
+    def __init__(self, clock: Clock, at_once: int) -> None:
+        """`at_once`: slots, of which one access key gets at most half."""
         self.priority = ShortRequestPriority()
         self.slots = ReadSlots(at_once, max(1, at_once // 2))
         self._clock = clock
         self._seconds = READ_SECONDS
-        self._read_process = read_process
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="refstore-read")
 
-    async def run(
-        self, request: Request, key: str, work: Callable[[], BaseModel | Response], *, here: bool = False
-    ) -> Response:
-        """Run the read when a slot is free for the key. `here`: in a thread of this process, as a request must whose
-        application the other process does not have. Raises ClientDisconnect, TooManyRequests, ReadsBusy,
+    async def run(self, request: Request, key: str, work: Callable[[], BaseModel | Response]) -> Response:
+        """Run the read when a slot is free for the key. Raises ClientDisconnect, TooManyRequests, ReadsBusy,
         DeadlineExceeded.
         """
         disconnect = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await self._take_slot(key, disconnect)
-            answered, give_up = self._begin_read(request, key, work, here=here)
+            answered, give_up = self._begin_read(key, work)
             try:
                 await asyncio.wait((answered, disconnect), return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -112,8 +104,6 @@ class ExpensiveReads:
             disconnect.cancel()
 
     def close(self) -> None:
-        if self._read_process is not None:
-            self._read_process.close()
         self._pool.shutdown(cancel_futures=True)
 
     async def _take_slot(self, key: str, disconnect: asyncio.Task[None]) -> None:
@@ -138,24 +128,11 @@ class ExpensiveReads:
             acquired.cancel()
 
     def _begin_read(
-        self, request: Request, key: str, work: Callable[[], BaseModel | Response], *, here: bool
+        self, key: str, work: Callable[[], BaseModel | Response]
     ) -> tuple[asyncio.Future[Response], Callable[[], None]]:
         """Start the read; return its future, and a function that abandons it. The slot is released when the read ends,
         even if nobody waits for it.
         """
-        try:
-            if not here and self._read_process is not None and self._read_process.is_ready():
-                future, give_up = self._read_process.send(request)
-                future.add_done_callback(lambda _: self.slots.release(key))
-                return asyncio.shield(future), give_up
-            return self._start_read(key, work)
-        except BaseException:
-            self.slots.release(key)
-            raise
-
-    def _start_read(
-        self, key: str, work: Callable[[], BaseModel | Response]
-    ) -> tuple[asyncio.Future[Response], Callable[[], None]]:
         loop = asyncio.get_running_loop()
         abandoned = Event()
 
@@ -169,7 +146,11 @@ class ExpensiveReads:
             with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(self.slots.release, key)
 
-        future = self._pool.submit(contextvars.copy_context().run, read)
+        try:
+            future = self._pool.submit(contextvars.copy_context().run, read)
+        except BaseException:
+            self.slots.release(key)
+            raise
         future.add_done_callback(release_slot)
         return asyncio.wrap_future(future), abandoned.set
 

@@ -21,10 +21,8 @@ from starlette.types import ASGIApp
 from refstore.configuration.settings import Settings
 from refstore.core import large_blocks
 from refstore.errors import InvalidSettings
-from refstore_api import read_process
 from refstore_api.app import create_app
 from refstore_api.http_protocol import BoundedProtocol, make_protocol
-from refstore_api.read_process import ReadProcess, RunningProcess
 from refstore_api.request_metrics import RequestMetrics
 from refstore_api.service import Service
 from refstore_api.tls import Certificate, SecureListener
@@ -70,23 +68,15 @@ def serve_requests(
     settings: Settings,
     listening: socket.socket,
     on_started: Callable[[], None] | None = None,
-    start_reads: Callable[[socket.socket], RunningProcess] | None = None,
     reaper_metrics: Path | None = None,
     companions: Sequence[CompanionApplication] = (),
 ) -> None:
     """Answer requests on the socket, in this process, until SIGTERM or SIGINT; and those of the companions on theirs.
     `reaper_metrics`: as in `create_app`.
-
-    `start_reads` starts a process that calls `run_read_process` with its end of a socket pair. Without it threads run
-    the expensive reads.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     large_blocks.return_when_freed()
-    app = create_app(
-        settings,
-        read_process=ReadProcess(start_reads) if start_reads is not None else None,
-        reaper_metrics=reaper_metrics,
-    )
+    app = create_app(settings, reaper_metrics=reaper_metrics)
     certificate = Certificate.from_settings(settings.api)
     options: dict[str, Any] = {
         "log_config": None,
@@ -117,18 +107,6 @@ def serve_requests(
     config = uvicorn.Config(app, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS, **options)
     server = ApiServer(config, on_started, certificate, others)
     server.run(sockets=[listening])
-
-
-def run_read_process(settings: Settings, theirs: socket.socket) -> None:
-    """Run expensive reads for the service at the socket's other end, until that end closes."""
-    large_blocks.return_when_freed()
-    app = create_app(settings, is_read_process=True)
-
-    async def work() -> None:
-        async with app.router.lifespan_context(app):
-            await read_process.serve_reads(theirs, app)
-
-    asyncio.run(work())
 
 
 class _Companion(NamedTuple):

@@ -30,7 +30,6 @@ from refstore.repository import Repository
 from refstore.service.background_imports import BackgroundImports
 from refstore_api.expensive_reads import ExpensiveReads
 from refstore_api.memory_budget import MemoryBudget
-from refstore_api.read_process import ReadProcess
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -83,11 +82,10 @@ class Service:
         self,
         lake: Lake,
         settings: ApiSettings,
-        read_process: ReadProcess | None = None,
         reaper_metrics: Path | None = None,
     ) -> None:
-        """`read_process` runs the expensive reads. `reaper_metrics`: the folder to which the reaper beside the service
-        writes its metrics; None: there is none.
+        """`reaper_metrics`: the folder to which the reaper beside the service writes its metrics; None: there is
+        none.
         """
         self.lake = lake
         self.settings = settings
@@ -96,7 +94,7 @@ class Service:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-api")
         self._bodies = ThreadPoolExecutor(THREADS, thread_name_prefix="refstore-body")
         """Threads of their own, because an upload holds its thread as long as its client takes."""
-        self.reads = ExpensiveReads(lake.clock, settings.reads_at_once, read_process)
+        self.reads = ExpensiveReads(lake.clock, settings.reads_at_once)
         self.memory = MemoryBudget()
         self._readiness_lock = asyncio.Lock()
         self._readiness: tuple[float, bool] | None = None
@@ -138,19 +136,10 @@ class Service:
         return await self.run(lambda: work(self.lake.repository(name)))
 
     async def read(
-        self,
-        request: Request,
-        key: str,
-        name: str,
-        work: Callable[[Repository], BaseModel | Response],
-        *,
-        here: bool = False,
+        self, request: Request, key: str, name: str, work: Callable[[Repository], BaseModel | Response]
     ) -> Response:
-        """Answer a read that may take long: in a slot of the access key, and only while its client is connected.
-
-        Another process may answer the same request instead, unless it must be `here`, so `work` must have no effects.
-        """
-        return await self.reads.run(request, key, lambda: work(self.lake.repository(name)), here=here)
+        """Answer a read that may take long: in a slot of the access key, and only while its client is connected."""
+        return await self.reads.run(request, key, lambda: work(self.lake.repository(name)))
 
     async def stat(self, repository: str, ref: str, path: str) -> EntryInContext:
         """Return the entry at a path. Raises ObjectNotFound."""

@@ -118,8 +118,7 @@ def _run(settings: Settings, sockets: _Sockets, on_started: Callable[[], None], 
         if settings.api.workers > 1:
             _many(settings, sockets, folder, report_start)
             return
-        reads, companions = _start_of_reads(settings), _companions(settings, sockets)
-        server.serve_requests(settings, sockets.api, report_start, reads, folder, companions)
+        server.serve_requests(settings, sockets.api, report_start, folder, _companions(settings, sockets))
 
 
 class _Sockets(NamedTuple):
@@ -313,29 +312,6 @@ def _reaper(settings: Settings, folder: Path) -> None:
             sys.exit(exit_code(type(error)))
 
 
-def _start_of_reads(settings: Settings) -> Callable[[socket.socket], PythonProcess] | None:
-    """How a process that answers starts the one for its expensive reads; None: it makes them in threads."""
-    if settings.kv.startswith("memory:"):
-        return None
-    return partial(PythonProcess, _reads, settings)
-
-
-def _reads(settings: Settings, process_end: socket.socket) -> None:
-    """The process for expensive reads. It ends with the one that started it, which has the other socket, and lets it
-    go first.
-    """
-    from refstore.configuration import logs
-    from refstore_api import server
-    from refstore_reaper.process_priority import NICE, lowered_priority
-
-    # who is told to end, or to read its certificate, is the service
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    logs.configure_logs(settings.log, sys.stderr, service=True)
-    with lowered_priority(NICE):
-        server.run_read_process(settings, process_end)
-
-
 def _worker(settings: Settings, sockets: _Sockets, folder: Path | None) -> None:
     """Answer requests, as one process of several. It ends with the process that started it, however that ended: nothing
     else would replace or stop it.
@@ -350,7 +326,6 @@ def _worker(settings: Settings, sockets: _Sockets, folder: Path | None) -> None:
     server.serve_requests(
         settings,
         sockets.api,
-        start_reads=_start_of_reads(settings),
         reaper_metrics=folder,
         companions=_companions(settings, sockets),
     )

@@ -132,9 +132,7 @@ async def _list(
     def read(repo: Repository) -> Response:
         return Response(write(read_keys(repo, bucket, query), bucket.name), media_type=XML)
 
-    return await request.service.read(
-        request.to_starlette(), request.principal.key_id, bucket.repository, read, here=True
-    )
+    return await request.service.read(request.to_starlette(), request.principal.key_id, bucket.repository, read)
 
 
 def _write(

@@ -86,9 +86,7 @@ async def list_multipart_uploads(request: S3Request) -> Response:
         content = _describe_uploads(read_uploads(repo, bucket, query), bucket, fields, query)
         return Response(make_document("ListMultipartUploadsResult", content), media_type=XML)
 
-    return await request.service.read(
-        request.to_starlette(), request.principal.key_id, bucket.repository, read, here=True
-    )
+    return await request.service.read(request.to_starlette(), request.principal.key_id, bucket.repository, read)
 
 
 def _describe_uploads(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ from refstore.lake import Lake
 from refstore.objects import make_objects
 from refstore.service import access_keys
 from refstore_api import create_app
-from refstore_api.read_process import ReadProcess
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import KEY_ID, SECRET
 from tests.kit.clock import FakeClock
@@ -60,13 +59,10 @@ def application(
     kv: KV | None = None,
     objects: str = "",
     safety: Safety | None = None,
-    read_process: Callable[[Lake, Settings], ReadProcess] | None = None,
     audit_log: AuditLog | None = None,
     constants: Mapping[str, object] | None = None,
 ) -> Iterator[Application]:
-    """`read_process`: makes what expensive reads are made in, besides threads. `constants`: other values of constants
-    of refstore_api, such as `auth.KEY_SECONDS`.
-    """
+    """`constants`: other values of constants of refstore_api, such as `auth.KEY_SECONDS`."""
     clock = FakeClock()
     where = objects or f"memory://{secrets.token_hex(8)}"
     make_objects(where)
@@ -80,8 +76,7 @@ def application(
             patch.setattr(f"refstore_api.{name}", value)
         access_keys.ensure_key(lake, KEY_ID, SECRET)
         own_settings = Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings())
-        process = read_process(lake, own_settings) if read_process is not None else None
-        app = create_app(own_settings, lake=lake, read_process=process)
+        app = create_app(own_settings, lake=lake)
         transport = httpx.ASGITransport(app)
         http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))
         yield Application(app, lake, clock, runner, http)

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import httpx
 import pytest
 
 from refstore.operations import refs
+from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
@@ -28,7 +29,7 @@ from refstore_api.read_slots import ReadSlots
 from refstore_api.service import Service
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
-from tests.api.threaded_read_process import ThreadedReadProcesses, until
+from tests.kit.logged_events import collecting_events
 
 COMMITS: Final = 12
 FILTERS: Final = 100
@@ -37,21 +38,22 @@ DIFF: Final = "/repositories/alpha/refs/main~1/diff/main"
 STAT: Final = "/repositories/alpha/refs/main/objects/stat"
 
 
-@pytest.fixture(params=["process", "threads"])
-def lake(request: pytest.FixtureRequest) -> Iterator[Application]:
-    """Its reads are made in a process (which a thread plays, so that the test can count what it does), or in
-    threads.
-    """
-    processes = ThreadedReadProcesses()
-    with application(read_process=processes.read_process if request.param == "process" else None) as found:
+@pytest.fixture
+def lake() -> Iterator[Application]:
+    with application() as found:
         repo = found.lake.create_repository("alpha")
         for number in range(COMMITS):
             repo.upload("main", f"part-{number % 3}/{number}", b"x")
             repo.commit("main", f"c{number}")
-        if request.param == "process":
-            found.runner.run(until(processes.is_ready))
         yield found
-        assert (processes.request_count > 0) == (request.param == "process")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if holds():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it does not come to hold")
 
 
 class Diffs:
@@ -157,6 +159,23 @@ def test_a_ref_of_very_many_steps_is_refused_unread(monkeypatch: pytest.MonkeyPa
         refused = lake("GET", f"/repositories/alpha/refs/main{steps}/objects/stat", params={"path": "a"})
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name")
     assert "give the commit's id" in refused.json()["message"]
+
+
+def test_a_read_that_crashes_is_logged_with_the_requests_id_and_frees_the_slot(
+    lake: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_repo: Repository, *_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Repository, "list_page", fail)
+    with collecting_events() as logged:
+        answered = lake("GET", "/repositories/alpha/refs/main/objects/ls", headers={"x-request-id": "mine"})
+    assert (answered.status_code, answered.json()["code"]) == (500, "internal")
+    assert [(line["event"], line["request_id"]) for line in logged] == [
+        ("request_crashed", "mine"),
+        ("request", "mine"),
+    ]
+    assert reads_of(lake).slots.count_used() == 0
 
 
 # ---- slots

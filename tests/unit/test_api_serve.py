@@ -302,35 +302,11 @@ def test_the_reaper_is_a_process_that_lets_the_service_go_first_and_is_replaced(
         assert not lives(other)
 
 
-def test_expensive_reads_are_made_in_a_process_that_lets_the_service_go_first_and_is_replaced(tmp_path: Path) -> None:
-    with serving(tmp_path, "--no-reaper") as service:
-        assert service.get("/healthcheck").status_code == 204
-        key = first_key(service.said)
-        assert not children(service.process.pid), "it starts with the first expensive read"
-        (reads,) = read_until_there_is_a_process(service, key)
-        wait_until(lambda: os.sched_getscheduler(reads) == os.SCHED_BATCH)
-        assert os.getpriority(os.PRIO_PROCESS, reads) == max(NICE, os.getpriority(os.PRIO_PROCESS, service.process.pid))
-        assert os.sched_getscheduler(service.process.pid) == os.SCHED_OTHER
-        os.kill(reads, signal.SIGKILL)
-        wait_until(lambda: not lives(reads))
-        (other,) = read_until_there_is_a_process(service, key)
-        assert other != reads
-        wait_until(lambda: os.sched_getscheduler(other) == os.SCHED_BATCH)
-        ended = service.said.count("reads_process_ended")
-        os.kill(other, signal.SIGTERM)  # as whoever stops the service may tell all its processes
-        assert service.get("/api/v1/repositories", auth=key).status_code == 200
-        assert service.end() == 0
-        assert service.said.count("reads_process_ended") == ended
-        assert "Traceback" not in service.said
-        assert not lives(other)
-
-
-def test_the_reaper_and_the_process_for_reads_end_with_the_service_that_started_them(tmp_path: Path) -> None:
+def test_the_reaper_ends_with_the_service_that_started_it(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
         wait_until(lambda: "reaper_started" in service.said)
-        key = first_key(service.said)
-        wait_until(lambda: len(read_until_there_is_a_process(service, key)) == 2)
         processes = children(service.process.pid)
+        assert len(processes) == 1
         service.process.kill()
         wait_until(lambda: not [process for process in processes if lives(process)])
 
@@ -340,18 +316,6 @@ def test_a_service_without_a_reaper_has_no_metrics_of_one(open_service: Serving)
     said = open_service.get("/metrics", auth=OWN_KEY).text
     assert "refstore_api_" in said
     assert "refstore_reaper_" not in said
-
-
-def read_until_there_is_a_process(service: Serving, key: tuple[str, str] | None) -> list[int]:
-    """Those that the service has started by then; its reads are answered all the while."""
-
-    def is_there() -> bool:
-        answered = service.get("/api/v1/repositories", auth=key)
-        assert answered.status_code == 200, answered.text
-        return bool([child for child in children(service.process.pid) if lives(child)])
-
-    wait_until(is_there)
-    return [child for child in children(service.process.pid) if lives(child)]
 
 
 def test_a_memory_kv_is_one_processes_own(refstore: Command) -> None:
