@@ -244,9 +244,9 @@ def s3_list(*, port: int, key_id: str, secret: str, bucket: str, prefix: str) ->
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
     """What a listing's pages cost apart: reading them from the SDK, making the items, writing these as JSON."""
     import refstore
-    from refstore_api.json_responses import make_page_response
     from refstore_api.models import Pagination
     from refstore_api.object_stats import object_fields
+    from refstore_api.page_responses import make_page_response
 
     parts = {"reading": 0.0, "items": 0.0, "encoding": 0.0}
     with refstore.open(data) as lake:

@@ -16,7 +16,15 @@ from pathlib import Path
 from refstore.distribution import DISTRIBUTION
 
 FILES = DISTRIBUTION.replace("-", "_")
-PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper", "refstore_s3"}
+PACKAGES = {
+    "refstore",
+    "refstore_api",
+    "refstore_gc",
+    "refstore_http",
+    "refstore_purge",
+    "refstore_reaper",
+    "refstore_s3",
+}
 IN_SDIST = {
     ".gitignore",
     "CHANGELOG.md",

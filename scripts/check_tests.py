@@ -23,7 +23,7 @@ from scripts.check_names import PRODUCT, read_exceptions  # noqa: E402  # found 
 
 USERS: Final = ("tests", "bench", "examples")
 PACKAGES: Final = frozenset(
-    {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper", "refstore_s3"}
+    {"refstore", "refstore_api", "refstore_gc", "refstore_http", "refstore_purge", "refstore_reaper", "refstore_s3"}
 )
 PRIVATE: Final = re.compile(r"_[A-Za-z]\w*")
 DOTTED: Final = re.compile(rf"(\w+\.)*{PRIVATE.pattern}")

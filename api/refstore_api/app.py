@@ -16,13 +16,11 @@ from refstore.configuration.settings import Settings
 from refstore.lake import Lake
 from refstore_api import error_responses, openapi, ui
 from refstore_api.auth import Authenticator, read_claimed_key
-from refstore_api.connection_slots import request_slots
 from refstore_api.lazy_routes import LazyRoutes
-from refstore_api.request_metrics import RequestMetrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
 from refstore_api.routes import documentation, liveness
-from refstore_api.service import Service
-from refstore_api.trusted_proxies import TrustedProxies
+from refstore_http.request_metrics import RequestMetrics
+from refstore_http.service import Service
 
 API = "/api/v1"
 DESCRIPTION = """A git-for-data store that deletes what nothing references any more, and never what is still referenced.
@@ -59,7 +57,7 @@ def create_app(
     app.state.metrics = RequestMetrics()
     app.state.authenticator = Authenticator(service)
     _add_routes(app)
-    _add_middleware(app, settings)
+    _add_middleware(app)
     return app
 
 
@@ -86,20 +84,16 @@ def _add_routes(app: FastAPI) -> None:
     openapi.install_openapi(app)
 
 
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
+def _add_middleware(app: FastAPI) -> None:
     authenticator: Authenticator = app.state.authenticator
     app.add_middleware(
         RequestMiddleware,
+        service=app.state.service,
         metrics=app.state.metrics,
-        memory=app.state.service.memory,
         admit=authenticator.principal,
         claimed=read_claimed_key,
         locate=_locate,
-        public_url=settings.api.public_url,
-        slots=request_slots(settings.api) if settings.api.trusted_proxies else None,
     )
-    if settings.api.trusted_proxies:
-        app.add_middleware(TrustedProxies, networks=settings.api.trusted_proxies)
 
 
 def _api_routers() -> Sequence[APIRouter]:

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Request
 
-from refstore.audit import Actor, set_actor
 from refstore.core import signed_tokens
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
 from refstore.core.units import DAY_SECONDS
-from refstore.errors import RefstoreError
 from refstore.kv.base import ABSENT
 from refstore.records import keys
 from refstore.records.encoding import decode_optional
@@ -33,24 +30,19 @@ from refstore.service import access_keys
 from refstore.service.access_keys import Role
 from refstore_api import revoked_sessions
 from refstore_api.caller_cache import CallerCache, Credential, SecretCredential, TokenCredential
-from refstore_api.error_responses import ServiceNotReady, TooManyWrongSecrets, Unauthenticated
-from refstore_api.key_last_use import KeyLastUse
-from refstore_api.login_throttle import LoginCaller, LoginThrottle
-from refstore_api.principals import Principal
 from refstore_api.request_middleware import PRINCIPAL
-from refstore_api.request_records import address_of
-from refstore_api.service import Service
+from refstore_http.http_errors import TooManyWrongSecrets, Unauthenticated, hide_faults
+from refstore_http.key_last_use import KeyLastUse
+from refstore_http.login_throttle import WRONG_SECRETS_MAX, LoginCaller, LoginThrottle
+from refstore_http.principals import KEY_SECONDS, Principal
+from refstore_http.request_pipeline import name_caller
+from refstore_http.request_records import address_of
+from refstore_http.service import Service
 
 AUDIENCE: Final = "refstore-api"
 """Issued addresses have the repository's id as audience, so neither token passes for the other."""
-KEY_SECONDS: Final = 5.0
-"""How long an access key is cached, and so how long a revoked one stays valid at most."""
 LOGIN_SECONDS: Final = DAY_SECONDS
 """How long a bearer token is valid: a working day needs one login."""
-WRONG_SECRETS_MAX: Final = 10
-"""How many wrong secrets for one access key one address may send in a minute before further ones must wait. People
-mistype a few; guesses of a secret need more by far.
-"""
 
 
 class _SessionClaims(NamedTuple):
@@ -60,19 +52,6 @@ class _SessionClaims(NamedTuple):
     token_id: str
     expires: int
     secret_mark: str
-
-
-@contextmanager
-def hide_faults() -> Generator[None, None, None]:
-    """Turn what keeps the service from finding out who asks into ServiceNotReady: a stranger learns nothing about its
-    stores. Refusals pass.
-    """
-    try:
-        yield
-    except (Unauthenticated, TooManyWrongSecrets):
-        raise
-    except RefstoreError as error:
-        raise ServiceNotReady from error
 
 
 class Authenticator:
@@ -224,9 +203,7 @@ def require_role(role: Role) -> Any:
 def admit(request: Request, principal: Principal, role: Role) -> None:
     """Name the caller to the logs, and check its role in the path's repository. Raises Forbidden."""
     # before the check, because the log names the key of a refused request too
-    request.state.key_id = principal.key_id
-    route = getattr(request.scope.get("route"), "path", "")
-    set_actor(Actor("http", principal.key_id, address_of(request.scope), f"{request.method} {route}"))
+    name_caller(request.scope, principal.key_id, getattr(request.scope.get("route"), "path", ""))
     principal.check(role, request.path_params.get("repository"))
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from refstore_api.principals import Principal
+from refstore_http.principals import Principal
 
 OWNERS_MAX: Final = 4096
 """Keys that sent secrets, plus keys that sent tokens."""

@@ -23,7 +23,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from refstore.errors import Invalid
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.json_bodies import JSON, LOOP_BYTES_MAX, BodyBound, is_json, parse_body, receive_body, replay_request
+from refstore_api.json_bodies import JSON, BodyBound, is_json, parse_body, receive_body, replay_request
+from refstore_http.request_bodies import LOOP_BYTES_MAX
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 

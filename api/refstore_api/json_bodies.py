@@ -8,30 +8,23 @@ byte.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from fastapi import Request
 from pydantic import TypeAdapter
 from starlette.types import Message
 
 from refstore.errors import Invalid
-from refstore_api.memory_budget import held_of, key_of
-from refstore_api.request_bodies import document_limits, receive_document
-from refstore_api.service import Service
+from refstore_http.request_bodies import document_limits, parse_in_turn, receive_document
+from refstore_http.service import Service
 
 OPEN_BYTES_MAX: Final = 16 << 10
 """The largest body of a route that needs no key."""
 ROUTE_BYTES_MAX: Final = 64 << 10
-LOOP_BYTES_MAX: Final = 64 << 10
-"""The largest body that is parsed on the event loop: most take less than a millisecond, and the worst ten."""
 VALUES_MAX: Final = 4_000
 DEPTH_MAX: Final = 64
 JSON: Final = "application/json"
-
-T = TypeVar("T")
 
 _BRACKETS: Final = re.compile(rb"[\[{\]}]")
 
@@ -53,14 +46,6 @@ async def receive_body(request: Request, bytes_max: int) -> bytes:
 async def parse_body(request: Request, body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:
     """Parse a body, in a thread and in turn if it is large. Raises Invalid, ValidationError, TooManyRequests."""
     return await parse_in_turn(request, body, lambda: _parse(body, adapter, bound))
-
-
-async def parse_in_turn(request: Request, body: bytes, parse: Callable[[], T]) -> T:
-    """Parse what has come as a document; in a thread and in turn if it is large. Raises TooManyRequests."""
-    if len(body) <= LOOP_BYTES_MAX:
-        return parse()
-    async with held_of(request).budget.parse_in_turn(key_of(request.scope), len(body)):
-        return await asyncio.to_thread(parse)
 
 
 def check_shape(body: bytes, values_max: int) -> None:

@@ -17,9 +17,9 @@ from refstore.errors import InvalidToken
 from refstore.objects.foreign_objects import unreadable_reason
 from refstore.records.s3_attributes import content_of
 from refstore.records.staging_records import Entry
-from refstore_api.headers import content_type_of
-from refstore_api.json_responses import make_fields_response
 from refstore_api.signed_urls import SignedUrl
+from refstore_http.headers import content_type_of
+from refstore_http.json_responses import make_fields_response
 
 TOKEN: Final = "token"  # noqa: S105  # a parameter's name
 _OWN_TOKEN_QUERY: Final = re.compile(rf"{TOKEN}=([A-Za-z0-9_.-]+)")

@@ -22,10 +22,10 @@ from refstore.configuration.settings import Settings
 from refstore.core import large_blocks
 from refstore.errors import InvalidSettings
 from refstore_api.app import create_app
-from refstore_api.http_protocol import BoundedProtocol, make_protocol
-from refstore_api.request_metrics import RequestMetrics
-from refstore_api.service import Service
-from refstore_api.tls import Certificate, SecureListener
+from refstore_http.http_protocol import BoundedProtocol, make_protocol
+from refstore_http.request_metrics import RequestMetrics
+from refstore_http.service import Service
+from refstore_http.tls import Certificate, SecureListener
 
 GRACE_SECONDS = 30
 SWITCH_SECONDS = 0.0005

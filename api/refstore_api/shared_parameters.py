@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import Query
+from fastapi import Depends, Query, Request
 
 from refstore_api.json_bodies import BodyBound
+from refstore_http.service import Service
 
 AMOUNT_MAX: Final = 1000
 AMOUNT: Final = 100
@@ -25,6 +26,14 @@ Amount = Annotated[
 ObjectPath = Annotated[str, Query(min_length=1, max_length=1024, description="The object's path.")]
 Presign = Annotated[bool, Query(description="Answer with URLs that work without credentials.")]
 Force = Annotated[bool, Query(description="Accepted for compatibility; nothing here is read-only.")]
+
+
+async def service_of(request: Request) -> Service:  # async, because FastAPI calls plain functions in a thread
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]
 
 
 def amount_of(amount: int) -> int:

@@ -16,8 +16,8 @@ from refstore.core import signed_tokens
 from refstore.core.ids import Address, own_address
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.errors import Invalid, InvalidToken
-from refstore_api.auth import hide_faults
-from refstore_api.service import Service
+from refstore_http.http_errors import hide_faults
+from refstore_http.service import Service
 
 AUDIENCE: Final = "refstore-signed"
 PATH: Final = "/api/v1/signed/"

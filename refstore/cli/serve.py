@@ -83,7 +83,7 @@ def serve(
     """
     try:
         from refstore_api import server
-        from refstore_api.tls import Certificate
+        from refstore_http.tls import Certificate
     except ModuleNotFoundError as error:
         raise MissingExtra("api", "refstore serve") from error
     from refstore.cli.first_key import see_to_first_key

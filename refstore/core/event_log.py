@@ -21,7 +21,15 @@ from typing import Final, cast
 
 from refstore.core.redaction import redact_text
 
-ROOTS: Final = ("refstore", "refstore_api", "refstore_reaper", "refstore_gc", "refstore_purge", "refstore_s3")
+ROOTS: Final = (
+    "refstore",
+    "refstore_api",
+    "refstore_http",
+    "refstore_reaper",
+    "refstore_gc",
+    "refstore_purge",
+    "refstore_s3",
+)
 """The names above all loggers of this product: its packages."""
 
 for _name in ROOTS:

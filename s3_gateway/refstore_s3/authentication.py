@@ -17,12 +17,11 @@ from refstore.records.lake_records import AccessKeyRecord
 from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
 from refstore.service.s3_secrets import S3Caller
-from refstore_api.auth import KEY_SECONDS, WRONG_SECRETS_MAX, hide_faults
-from refstore_api.error_responses import TooManyWrongSecrets
-from refstore_api.key_last_use import KeyLastUse
-from refstore_api.login_throttle import LoginCaller, LoginThrottle, site_of
-from refstore_api.principals import Principal
-from refstore_api.service import Service
+from refstore_http.http_errors import TooManyWrongSecrets, hide_faults
+from refstore_http.key_last_use import KeyLastUse
+from refstore_http.login_throttle import WRONG_SECRETS_MAX, LoginCaller, LoginThrottle, site_of
+from refstore_http.principals import KEY_SECONDS, Principal
+from refstore_http.service import Service
 from refstore_s3 import signature_v4
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request

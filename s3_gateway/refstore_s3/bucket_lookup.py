@@ -17,8 +17,8 @@ from refstore.core import ids
 from refstore.core.pinned_buckets import parse_pinned_buckets
 from refstore.errors import InvalidName
 from refstore.records.repository_records import RepositoryRecord
-from refstore_api.principals import Principal
-from refstore_api.service import Service
+from refstore_http.principals import Principal
+from refstore_http.service import Service
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.targets import S3Bucket
 

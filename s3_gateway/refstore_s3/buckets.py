@@ -10,6 +10,7 @@ from refstore.errors import AlreadyExists, InvalidName, NotFound
 from refstore.operations.repository_contents import names_objects
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
+from refstore_http.namespace_choice import choose_namespace
 from refstore_s3.listings import OWNER, XML, format_time, make_token, read_amount, read_token
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.s3_errors import S3Error
@@ -85,8 +86,6 @@ async def create_bucket(request: S3Request) -> Response:
     await receive_document(request, CONFIGURATION_BYTES_MAX)  # a region, which says nothing here
 
     def create() -> None:
-        from refstore_api.routes.repositories import choose_namespace  # with all that routes need; few services do this
-
         lake = request.service.lake
         namespace = choose_namespace(lake, "", request.service.settings.namespaces)
         try:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from refstore.errors import InvalidName, NotFound, RefstoreError
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
-from refstore_api.json_bodies import parse_in_turn
+from refstore_http.request_bodies import parse_in_turn
 from refstore_s3.listings import XML
 from refstore_s3.object_bodies import receive_document
 from refstore_s3.s3_errors import S3Error, explain_failure

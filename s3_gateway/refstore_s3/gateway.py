@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refstore.configuration.settings import S3Settings
-from refstore_api.service import Service
+from refstore_http.service import Service
 from refstore_s3.bucket_lookup import BucketLookup
 
 

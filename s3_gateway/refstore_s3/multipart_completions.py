@@ -21,8 +21,8 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import WrittenPart
-from refstore_api.error_responses import PreconditionFailed
-from refstore_api.json_bodies import parse_in_turn
+from refstore_http.http_errors import PreconditionFailed
+from refstore_http.request_bodies import parse_in_turn
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.listings import XML
 from refstore_s3.multipart_parts import find_upload, operate

@@ -19,9 +19,9 @@ from refstore.records.staging_records import sources_of_copy
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import UploadName, WrittenPart
-from refstore_api import request_bodies
-from refstore_api.object_streams import check_erased, open_chunks
-from refstore_api.service import EntryInContext
+from refstore_http import request_bodies
+from refstore_http.object_streams import check_erased, open_chunks
+from refstore_http.service import EntryInContext
 from refstore_s3.checksums import HEADER_PREFIX, Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time

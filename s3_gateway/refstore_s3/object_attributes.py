@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 from refstore.core.user_metadata import OBJECT_METADATA_BYTES_MAX, check_object_metadata, metadata_bytes
 from refstore.records.s3_attributes import S3Attributes, attributes_bytes, content_of
 from refstore.records.staging_records import Entry
-from refstore_api import headers as api_headers
+from refstore_http import headers as api_headers
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.s3_errors import S3Error
 

@@ -10,9 +10,8 @@ import hmac
 from collections.abc import Iterable, Iterator
 
 from refstore.records.s3_attributes import ContentDescription
-from refstore_api import request_bodies
-from refstore_api.json_bodies import LOOP_BYTES_MAX, parse_in_turn
-from refstore_api.request_bodies import BodyLimits
+from refstore_http import request_bodies
+from refstore_http.request_bodies import LOOP_BYTES_MAX, BodyLimits, parse_in_turn
 from refstore_s3 import checksums
 from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, SDK_ALGORITHM_HEADER, Checksums
 from refstore_s3.chunked_bodies import LENGTH_HEADER, make_decoder

@@ -23,8 +23,8 @@ from refstore.records.s3_attributes import ContentDescription, S3Attributes, add
 from refstore.records.staging_records import Entry, sources_of_copy
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
-from refstore_api.error_responses import PreconditionFailed
-from refstore_api.object_streams import ChunkReader, open_chunks, read_first
+from refstore_http.http_errors import PreconditionFailed
+from refstore_http.object_streams import ChunkReader, open_chunks, read_first
 from refstore_s3.checksums import Checksums
 from refstore_s3.conditions import COPY_SOURCE, check_conditions
 from refstore_s3.listings import XML, format_time

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from refstore.records.staging_records import Entry
 from refstore.service.access_keys import Role
-from refstore_api.object_streams import check_erased
+from refstore_http.object_streams import check_erased
 from refstore_s3.conditions import check_conditions
 from refstore_s3.listings import AMOUNT_MAX, XML
 from refstore_s3.object_attributes import checksum_content, etag_of, format_http_date

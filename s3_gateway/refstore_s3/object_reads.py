@@ -15,9 +15,9 @@ from refstore.core.safety import SIGNED_SECONDS
 from refstore.errors import Contention, Invalid, ObjectNotFound
 from refstore.records.staging_records import Entry
 from refstore.service.access_keys import Role
-from refstore_api.headers import ByteRange, parse_range
-from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
-from refstore_api.service import EntryInContext
+from refstore_http.headers import ByteRange, parse_range
+from refstore_http.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
+from refstore_http.service import EntryInContext
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.conditions import allows_range, check_conditions
 from refstore_s3.object_attributes import checksum_headers, object_headers

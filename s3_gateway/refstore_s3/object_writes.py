@@ -13,7 +13,7 @@ from refstore.records.s3_attributes import join_attributes
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
-from refstore_api import request_bodies
+from refstore_http import request_bodies
 from refstore_s3.chunked_bodies import LENGTH_HEADER
 from refstore_s3.object_attributes import checksum_headers, etag_of, read_attributes
 from refstore_s3.object_bodies import CheckedBody, receive_body

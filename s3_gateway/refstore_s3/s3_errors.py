@@ -7,8 +7,7 @@ from typing import Final
 
 from refstore import errors
 from refstore.errors import RefstoreError
-from refstore_api import error_responses
-from refstore_api.error_responses import message_of
+from refstore_http import http_errors
 from refstore_s3.xml_documents import NOT_IN_XML, make_document
 
 STATUS: Final[Mapping[str, int]] = {
@@ -61,16 +60,16 @@ STATUS: Final[Mapping[str, int]] = {
 """The status of each code that the gateway answers with, as S3 has them."""
 
 CODES: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
-    (error_responses.PreconditionFailed, "PreconditionFailed"),
-    (error_responses.Unauthenticated, "InvalidAccessKeyId"),
-    (error_responses.Forbidden, "AccessDenied"),
-    (error_responses.TooManyWrongSecrets, "SlowDown"),
-    (error_responses.TooManyRequests, "SlowDown"),
-    (error_responses.SlowDown, "SlowDown"),
-    (error_responses.NotSupported, "NotImplemented"),
-    (error_responses.BodyTooLarge, "EntityTooLarge"),
-    (error_responses.BodyTooSlow, "RequestTimeout"),
-    (error_responses.RangeNotSatisfiable, "InvalidRange"),
+    (http_errors.PreconditionFailed, "PreconditionFailed"),
+    (http_errors.Unauthenticated, "InvalidAccessKeyId"),
+    (http_errors.Forbidden, "AccessDenied"),
+    (http_errors.TooManyWrongSecrets, "SlowDown"),
+    (http_errors.TooManyRequests, "SlowDown"),
+    (http_errors.SlowDown, "SlowDown"),
+    (http_errors.NotSupported, "NotImplemented"),
+    (http_errors.BodyTooLarge, "EntityTooLarge"),
+    (http_errors.BodyTooSlow, "RequestTimeout"),
+    (http_errors.RangeNotSatisfiable, "InvalidRange"),
     (errors.RepositoryNotFound, "NoSuchBucket"),
     (errors.UploadNotFound, "NoSuchUpload"),
     (errors.NotFound, "NoSuchKey"),
@@ -115,22 +114,15 @@ class S3Error(Exception):
 def to_s3_error(error: RefstoreError) -> S3Error:
     """Return what the client is told of an error of refstore's; the reasons of the operator's stores are not told."""
     code = next((code for kind, code in CODES if isinstance(error, kind)), "InternalError")
-    headers: dict[str, str] = {}
-    if STATUS[code] == 503 and error.retryable:
-        headers["Retry-After"] = error_responses.RETRY_AFTER_SECONDS
-    if isinstance(error, error_responses.TooManyWrongSecrets):
-        headers["Retry-After"] = str(error.retry_after_seconds)
-    if isinstance(error, error_responses.RangeNotSatisfiable):
-        headers["Content-Range"] = f"bytes */{error.size_bytes}"
-    return S3Error(code, message_of(error), headers=headers)
+    return S3Error(code, http_errors.message_of(error), headers=http_errors.headers_of(error, STATUS[code]))
 
 
-def explain_failure(error: S3Error | RefstoreError) -> S3Error:
+def explain_failure(error: Exception) -> S3Error:
     """Return what the client is told of an error, and log one that is no fault of the client's."""
     if isinstance(error, S3Error):
         return error
-    if (status := error_responses.status_of(error)) >= 500:
-        error_responses.log_failure(error, status)
+    assert isinstance(error, RefstoreError)  # noqa: S101  # the gateway's failures are of these two kinds
+    http_errors.log_fault(error)
     return to_s3_error(error)
 
 

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from refstore.service.access_keys import Role
-from refstore_api.principals import Principal
-from refstore_api.service import Service
+from refstore_http.principals import Principal
+from refstore_http.service import Service
 from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, SDK_ALGORITHM_HEADER, Checksums
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.signature_v4 import SIGNATURE_FIELDS, SignedRequest, canonical_value, parse_query

@@ -11,7 +11,7 @@ from refstore.errors import AlreadyExists, Contention, Invalid, InvalidName, Not
 from refstore.operations import refs
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from refstore_api.error_responses import PreconditionFailed
+from refstore_http.http_errors import PreconditionFailed
 from refstore_s3.conditions import make_refusal, matches_etag
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request

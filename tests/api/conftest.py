@@ -184,7 +184,7 @@ def steady(kv: KV) -> Iterator[Application]:
     """The same on the module's KV. Who was looked up is known for as long as the test takes."""
     from tests.api.service import application
 
-    with application(constants={"auth.KEY_SECONDS": 3600}, kv=kv) as made:
+    with application(constants={"api.auth.KEY_SECONDS": 3600}, kv=kv) as made:
         yield made
 
 

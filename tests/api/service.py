@@ -62,7 +62,7 @@ def application(
     audit_log: AuditLog | None = None,
     constants: Mapping[str, object] | None = None,
 ) -> Iterator[Application]:
-    """`constants`: other values of constants of refstore_api, such as `auth.KEY_SECONDS`."""
+    """`constants`: other values of constants, such as `api.auth.KEY_SECONDS`."""
     clock = FakeClock()
     where = objects or f"memory://{secrets.token_hex(8)}"
     make_objects(where)
@@ -73,7 +73,7 @@ def application(
         pytest.MonkeyPatch.context() as patch,
     ):
         for name, value in (constants or {}).items():
-            patch.setattr(f"refstore_api.{name}", value)
+            patch.setattr(f"refstore_{name}", value)
         access_keys.ensure_key(lake, KEY_ID, SECRET)
         own_settings = Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings())
         app = create_app(own_settings, lake=lake)

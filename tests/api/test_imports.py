@@ -318,7 +318,7 @@ class TestStates:
 
     def test_no_more_are_under_way_than_a_process_takes(self, landing: Path) -> None:
         with (
-            application(constants={"service.IMPORTS_AT_ONCE": 1}, import_from=(f"file://{landing}/",)) as app,
+            application(constants={"http.service.IMPORTS_AT_ONCE": 1}, import_from=(f"file://{landing}/",)) as app,
             Held() as held,
         ):
             app.lake.create_repository("sales")

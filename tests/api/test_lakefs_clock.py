@@ -74,7 +74,7 @@ def test_a_signed_url_writes_once_and_ends(asgi: Application) -> None:
 
 
 def test_a_login_ends() -> None:
-    with application(constants={"auth.KEY_SECONDS": 0}) as asgi:  # else it is known for some seconds
+    with application(constants={"api.auth.KEY_SECONDS": 0}) as asgi:  # else it is known for some seconds
         told = asgi(
             "POST", "/auth/login", auth=None, json={"access_key_id": KEY_ID, "secret_access_key": SECRET}
         ).json()

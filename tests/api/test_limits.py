@@ -22,7 +22,7 @@ from refstore.operations.upload import Link
 from refstore.records import keys
 from refstore.repository import Repository
 from refstore.service import access_keys
-from refstore_api.service import Service
+from refstore_http.service import Service
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.service import application

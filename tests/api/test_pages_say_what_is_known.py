@@ -21,7 +21,7 @@ from refstore.records.encoding import encode
 from refstore.records.reaper_records import Heartbeat
 from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
-from refstore_api.request_metrics import render_lake_metrics
+from refstore_http.request_metrics import render_lake_metrics
 from refstore_reaper.reaper_metrics import FileMetrics, read_metrics_file
 from tests.api.pages import pages_of
 from tests.reaper_world import World

@@ -17,15 +17,16 @@ from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from refstore_api import fast_parameters, json_bodies, memory_budget
+from refstore_api import fast_parameters, json_bodies
 from refstore_api.fast_parameters import FastRoute, parameter_plan
 from refstore_api.json_bodies import DEPTH_MAX, OPEN_BYTES_MAX, ROUTE_BYTES_MAX, VALUES_MAX
 from refstore_api.lazy_routes import include_all
-from refstore_api.memory_budget import MemoryBudget
 from refstore_api.routes import documentation
 from refstore_api.routes.objects import upload_object
 from refstore_api.routes.staging import put_signed
 from refstore_api.ui import static_files
+from refstore_http import memory_budget, request_bodies
+from refstore_http.memory_budget import MemoryBudget
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 
@@ -60,7 +61,7 @@ class Asked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Application]:
-    with application(constants={"auth.WRONG_SECRETS_MAX": 0}) as found:
+    with application(constants={"api.auth.WRONG_SECRETS_MAX": 0}) as found:
         found.lake.create_repository("alpha")
         include_all(found.app)
         yield found
@@ -297,7 +298,7 @@ def test_other_requests_go_on_while_a_large_body_is_parsed(
         return other.status_code, (await large).status_code
 
     monkeypatch.setattr(json_bodies, "check_shape", waiting)
-    monkeypatch.setattr(json_bodies, "LOOP_BYTES_MAX", 1000)
+    monkeypatch.setattr(request_bodies, "LOOP_BYTES_MAX", 1000)
     assert service.runner.run(both()) == (200, 201)
 
 

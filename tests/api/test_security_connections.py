@@ -22,7 +22,7 @@ import uvicorn
 
 from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
-from refstore_api.connection_slots import (
+from refstore_http.connection_slots import (
     LOG_EVERY_SECONDS,
     ConnectionSlots,
     ProxyNetworks,
@@ -30,8 +30,8 @@ from refstore_api.connection_slots import (
     plain_address,
     request_slots,
 )
-from refstore_api.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX, make_protocol
-from refstore_api.request_bodies import BodyLimits, BodyTimer
+from refstore_http.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX, make_protocol
+from refstore_http.request_bodies import BodyLimits, BodyTimer
 from tests.api.conftest import KEY_ID, Running, serving
 from tests.api.service import application
 from tests.api.test_limits import raw, status, wait_until
@@ -514,7 +514,7 @@ def proxied(app: object, *, peer: str, forwarded: str) -> httpx.AsyncClient:
 )
 def test_only_a_trusted_proxy_names_the_client(peer: str, forwarded: str, held_up: bool) -> None:
     """The last address that is no proxy's: what stands before it, the client wrote itself."""
-    with application(ApiSettings(trusted_proxies=("10.0.0.0/8",)), constants={"auth.KEY_SECONDS": 0}) as found:
+    with application(ApiSettings(trusted_proxies=("10.0.0.0/8",)), constants={"api.auth.KEY_SECONDS": 0}) as found:
 
         async def guess() -> int:
             async with proxied(found.app, peer="10.0.0.9", forwarded=HERE) as attacker:
@@ -529,7 +529,7 @@ def test_only_a_trusted_proxy_names_the_client(peer: str, forwarded: str, held_u
 def test_a_client_behind_a_proxy_takes_no_more_than_its_share_of_requests() -> None:
     settings = ApiSettings(trusted_proxies=("10.0.0.0/8",), connections_max=4)
     assert request_slots(settings).site_max == 2
-    with application(settings, constants={"auth.KEY_SECONDS": 0}) as found:
+    with application(settings, constants={"api.auth.KEY_SECONDS": 0}) as found:
         over = asyncio.Event()
         begun = 0
 

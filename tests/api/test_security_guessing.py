@@ -16,11 +16,17 @@ import pytest
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.service import access_keys
-from refstore_api.auth import WRONG_SECRETS_MAX
 from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, SecretCredential, TokenCredential
-from refstore_api.error_responses import TooManyWrongSecrets
-from refstore_api.login_throttle import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, LoginCaller, LoginThrottle
-from refstore_api.principals import Principal
+from refstore_http.http_errors import TooManyWrongSecrets
+from refstore_http.login_throttle import (
+    ADDRESS_TIMES,
+    KNOWN_MAX,
+    WINDOW_SECONDS,
+    WRONG_SECRETS_MAX,
+    LoginCaller,
+    LoginThrottle,
+)
+from refstore_http.principals import Principal
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.kit.clock import FakeClock
@@ -50,7 +56,7 @@ def kv() -> CountingKV:
 @pytest.fixture
 def asgi(kv: CountingKV) -> Iterator[Application]:
     """Every request reads its key anew: nothing passes because it is remembered as good."""
-    with application(constants={"auth.KEY_SECONDS": 0}, kv=kv) as found:
+    with application(constants={"api.auth.KEY_SECONDS": 0}, kv=kv) as found:
         yield found
 
 
@@ -167,7 +173,7 @@ def test_an_upload_with_a_wrong_secret_is_refused_before_its_body_is_read(asgi: 
 
 def test_guesses_that_come_all_at_once_are_no_more(asgi: Application, kv: CountingKV) -> None:
     threads = 4
-    with application(constants={"auth.KEY_SECONDS": 0, "service.THREADS": threads}, kv=kv) as found:
+    with application(constants={"api.auth.KEY_SECONDS": 0, "http.service.THREADS": threads}, kv=kv) as found:
         before = kv.reads
 
         async def all_at_once() -> list[httpx.Response]:
@@ -213,7 +219,7 @@ def test_tokens_are_not_counted(asgi: Application) -> None:
 
 
 def test_none_wait_where_that_is_switched_off() -> None:
-    with application(constants={"auth.KEY_SECONDS": 0, "auth.WRONG_SECRETS_MAX": 0}) as found:
+    with application(constants={"api.auth.KEY_SECONDS": 0, "api.auth.WRONG_SECRETS_MAX": 0}) as found:
         assert {ask(found, KEY_ID, WRONG).status_code for _ in range(3 * WRONG_MAX)} == {401}
 
 

@@ -17,8 +17,8 @@ from refstore.kv.base import ABSENT, Op, Result, Set
 from refstore.kv.memory import MemoryKV
 from refstore.records import keys
 from refstore.service import access_keys
-from refstore_api.auth import KEY_SECONDS
-from refstore_api.key_last_use import HOUR_MS
+from refstore_http.key_last_use import HOUR_MS
+from refstore_http.principals import KEY_SECONDS
 from tests.api.service import Application, application
 
 WRONG = "a-secret-that-nobody-ever-had"
@@ -49,7 +49,7 @@ def kv() -> CountingUses:
 @pytest.fixture
 def asgi(kv: CountingUses) -> Iterator[Application]:
     """It looks at the key with each request."""
-    with application(constants={"auth.KEY_SECONDS": 0, "auth.WRONG_SECRETS_MAX": 0}, kv=kv) as found:
+    with application(constants={"api.auth.KEY_SECONDS": 0, "api.auth.WRONG_SECRETS_MAX": 0}, kv=kv) as found:
         yield found
 
 

@@ -18,15 +18,15 @@ from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
-from refstore_api.error_responses import TooManyRequests
-from refstore_api.expensive_reads import (
+from refstore_http.expensive_reads import (
     PAUSE_SECONDS_MAX,
     READ_SECONDS,
     ExpensiveReads,
     ShortRequestPriority,
 )
-from refstore_api.read_slots import ReadSlots
-from refstore_api.service import Service
+from refstore_http.http_errors import TooManyRequests
+from refstore_http.read_slots import ReadSlots
+from refstore_http.service import Service
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.kit.logged_events import collecting_events

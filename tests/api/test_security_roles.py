@@ -68,7 +68,7 @@ class Keys(NamedTuple):
 @pytest.fixture(scope="module")
 def service() -> Iterator[Application]:
     with application(
-        constants={"auth.WRONG_SECRETS_MAX": 0}
+        constants={"api.auth.WRONG_SECRETS_MAX": 0}
     ) as found:  # many wrong ones are to come; test_security_guessing.py has what is said then
         found.lake.create_repository("alpha")
         found.lake.create_repository("beta")

@@ -104,7 +104,7 @@ def test_a_sign_out_ends_the_session_also_as_a_bearer(steady: Application) -> No
 
 
 def test_a_sign_out_ends_the_session_in_other_processes(steady: Application, kv: CountingKV) -> None:
-    with application(constants={"auth.KEY_SECONDS": 0}, kv=kv) as elsewhere:
+    with application(constants={"api.auth.KEY_SECONDS": 0}, kv=kv) as elsewhere:
         browser = Browser(steady)
         browser.sign_in()
         token = browser.session()

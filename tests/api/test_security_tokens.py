@@ -23,8 +23,9 @@ from refstore.lake import Lake
 from refstore.service import access_keys
 from refstore_api import create_app
 from refstore_api.auth import AUDIENCE as LOGIN
-from refstore_api.auth import KEY_SECONDS, Authenticator
+from refstore_api.auth import Authenticator
 from refstore_api.signed_urls import AUDIENCE as SIGNED
+from refstore_http.principals import KEY_SECONDS
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.interrupted import seal
@@ -352,7 +353,7 @@ class TestRevoked:
 
     @pytest.fixture
     def asgi(self) -> Iterator[Application]:
-        with application(constants={"auth.KEY_SECONDS": 0}) as found:
+        with application(constants={"api.auth.KEY_SECONDS": 0}) as found:
             yield found
 
     def test_a_revoked_key_is_refused(self, attacked: Attacked, key: access_keys.NewKey) -> None:

@@ -19,7 +19,7 @@ from refstore.monitoring.figures import change_reaper_figures
 from refstore.records.figure_records import ReaperFigures
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from refstore_api.error_responses import ASK
+from refstore_http.http_errors import ASK
 from tests.api.pages import pages_of
 from tests.api.service import Application, application
 from tests.kit.clock import FakeClock

@@ -30,7 +30,7 @@ from lakefs.client import Client
 from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_api.server import ApiServer
-from refstore_api.tls import Certificate
+from refstore_http.tls import Certificate
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.test_limits import wait_until
 

@@ -33,7 +33,15 @@ from tests.servers.s3_base import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper", "refstore_s3"}
+PACKAGES = {
+    "refstore",
+    "refstore_api",
+    "refstore_gc",
+    "refstore_http",
+    "refstore_purge",
+    "refstore_reaper",
+    "refstore_s3",
+}
 OF_THE_APPLICATION = ("api", "bench", "examples", "offline_gc", "purge", "reaper", "s3_gateway", "tests")
 
 SDK = """

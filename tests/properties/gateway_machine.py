@@ -23,10 +23,10 @@ from refstore.kv.memory import MemoryKV
 from refstore.objects.base import ObjectStore
 from refstore.objects.memory import MemoryObjects
 from refstore.service.access_keys import Role
-from refstore_api.principals import Principal
-from refstore_api.request_metrics import RequestMetrics
 from refstore_api.server import bind_socket
-from refstore_api.service import Service
+from refstore_http.principals import Principal
+from refstore_http.request_metrics import RequestMetrics
+from refstore_http.service import Service
 from refstore_reaper.scrub import scrub_uploads
 from refstore_s3 import signature_v4
 from refstore_s3.authentication import AuthenticatedRequest

@@ -28,9 +28,9 @@ from refstore.lake import Lake
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
 from refstore.service.s3_secrets import S3Caller
-from refstore_api.request_metrics import RequestMetrics
-from refstore_api.service import Service
 from refstore_api.ui.page_routers import ROUTERS
+from refstore_http.request_metrics import RequestMetrics
+from refstore_http.service import Service
 from refstore_s3.authentication import KeyAuthentication
 from refstore_s3.s3_application import S3Application
 from tests.api.conftest import KEY_ID, SECRET

@@ -22,10 +22,10 @@ from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
 from refstore.service.s3_secrets import S3Caller
-from refstore_api.http_protocol import make_protocol
-from refstore_api.request_metrics import RequestMetrics
 from refstore_api.server import bind_socket
-from refstore_api.service import Service
+from refstore_http.http_protocol import make_protocol
+from refstore_http.request_metrics import RequestMetrics
+from refstore_http.service import Service
 from refstore_s3.authentication import KeyAuthentication
 from refstore_s3.s3_application import S3Application
 

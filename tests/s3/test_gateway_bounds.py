@@ -20,8 +20,8 @@ from refstore.audit.audit_reader import entries_newest_first
 from refstore.configuration.settings import ApiSettings, S3Settings
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from refstore_api import memory_budget
-from refstore_api.memory_budget import MemoryBudget
+from refstore_http import memory_budget
+from refstore_http.memory_budget import MemoryBudget
 from refstore_s3 import deletions
 from tests.api.test_limits import wait_until
 from tests.s3.served_gateway import KEY_ID, REPOSITORY, ServedGateway, serve_gateway

@@ -16,7 +16,7 @@ from refstore.kv.base import ABSENT, Key
 from refstore.lake import Lake
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore_api.error_responses import STATUS
+from refstore_http.http_errors import STATUS
 from refstore_reaper.daemon import Reaper
 from tests.durations import MAIN_JOB
 from tests.kit.audit import NoAudit

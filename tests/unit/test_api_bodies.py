@@ -10,9 +10,9 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from refstore.errors import Invalid
-from refstore_api.error_responses import BodyTooLarge, BodyTooSlow, SlowDown
-from refstore_api.memory_budget import DOCUMENT_FACTOR, MemoryBudget
-from refstore_api.request_bodies import (
+from refstore_http.http_errors import BodyTooLarge, BodyTooSlow, SlowDown
+from refstore_http.memory_budget import DOCUMENT_FACTOR, MemoryBudget
+from refstore_http.request_bodies import (
     BLOCK_BYTES,
     BOUNDARY_BYTES_MAX,
     FORM_PARTS_MAX,

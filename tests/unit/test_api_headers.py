@@ -10,9 +10,9 @@ from refstore.core import ids
 from refstore.core.ids import Address
 from refstore.errors import Invalid
 from refstore.records.staging_records import Entry
-from refstore_api import headers
-from refstore_api.error_responses import RangeNotSatisfiable
-from refstore_api.headers import ByteRange, matches_etag, object_headers, parse_range
+from refstore_http import headers
+from refstore_http.headers import ByteRange, matches_etag, object_headers, parse_range
+from refstore_http.http_errors import RangeNotSatisfiable
 
 BREAKS = "\r\n\v\f\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\0"
 """What Python takes for a space, or a line's end."""

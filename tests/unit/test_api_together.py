@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import pytest
 
 from refstore.errors import AlreadyLinked, KVUnavailable, ObjectNotFound, RefstoreError
-from refstore_api.object_streams import ChunkReader
-from refstore_api.service import BATCH_DELAY_SECONDS, BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
+from refstore_http.object_streams import ChunkReader
+from refstore_http.service import BATCH_DELAY_SECONDS, BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
 
 Run = Callable[[Callable[[], Sequence[str | RefstoreError]]], Awaitable[Sequence[str | RefstoreError]]]
 

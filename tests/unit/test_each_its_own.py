@@ -14,7 +14,7 @@ from refstore.lake import Lake
 from refstore.operations.upload import Link, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from refstore_api.service import Service
+from refstore_http.service import Service
 from tests.interrupted import Interrupted, is_entry_write, seal
 from tests.reaping import release_all
 

@@ -19,6 +19,7 @@ import pytest
 
 import refstore
 import refstore_api
+import refstore_http
 from refstore.core.redaction import redact_text, redact_url
 from refstore_api import json_bodies
 
@@ -42,7 +43,7 @@ class Use(NamedTuple):
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    for package in (refstore, refstore_api):
+    for package in (refstore, refstore_api, refstore_http):
         assert package.__file__ is not None
         root = Path(package.__file__).parent
         for path in sorted(root.rglob("*.py")):
@@ -170,7 +171,7 @@ def test_the_patterns_are_found() -> None:
     found = {f"{use.module}:{use.name}" for use in USES}
     assert {
         "refstore.core.redaction:_URL",
-        "refstore_api.headers:_RANGE",
+        "refstore_http.headers:_RANGE",
         "refstore.operations.refs:_EXPRESSION",
     } <= found
     assert len(found) > 30

@@ -9,9 +9,10 @@ import pytest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Scope
 
-from refstore_api.error_responses import SlowDown, make_error_response
-from refstore_api.memory_budget import UNCOUNTED_BYTES, HeldBytes, MemoryBudget
-from refstore_api.request_records import SentAnswer
+from refstore_api.error_responses import make_error_response
+from refstore_http.http_errors import SlowDown
+from refstore_http.memory_budget import UNCOUNTED_BYTES, HeldBytes, MemoryBudget
+from refstore_http.request_records import SentAnswer
 
 UNIT = 1 << 20
 

@@ -15,7 +15,7 @@ from refstore.kv.base import Key
 from refstore.monitoring import metrics
 from refstore.monitoring.metrics import LABELS, METRICS
 from refstore.records import keys
-from refstore_api.request_metrics import RequestMetrics, render_lake_metrics
+from refstore_http.request_metrics import RequestMetrics, render_lake_metrics
 from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.reaper_metrics import FileMetrics, read_metrics_file
 from tests.reaper_world import GRACE_SECONDS, World

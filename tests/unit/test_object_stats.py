@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from refstore.core.ids import Address
 from refstore.records.staging_records import Entry
-from refstore_api.headers import content_type_of
-from refstore_api.json_responses import make_page_response, make_response
 from refstore_api.models import ObjectStats, ObjectStatsList, Pagination
 from refstore_api.object_stats import make_object_response, object_fields, physical_url
+from refstore_api.page_responses import make_page_response
 from refstore_api.signed_urls import SignedUrl
+from refstore_http.headers import content_type_of
+from refstore_http.json_responses import make_response
 from tests.reaper_world import World
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from refstore.configuration.settings import ApiSettings
 from refstore_api.fast_parameters import FastRoute, parameter_plan
-from refstore_api.memory_budget import MemoryBudget
 from refstore_api.routes import objects, staging
-from refstore_api.service import service_of
+from refstore_api.shared_parameters import service_of
+from refstore_http.memory_budget import MemoryBudget
 
 
 class Body(BaseModel):

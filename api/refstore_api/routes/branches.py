@@ -14,7 +14,6 @@ from refstore.service.access_keys import Role
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_responses import DiffEntry, diff_page, differences, new_commit_model
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_responses import make_empty_response, make_response, take_page
 from refstore_api.models import (
     BranchCreation,
     CherryPickCreation,
@@ -27,9 +26,20 @@ from refstore_api.models import (
     ResetCreation,
     RevertCreation,
 )
+from refstore_api.page_responses import take_page
 from refstore_api.routes import failures
-from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, COMMIT_BODY, After, Amount, Delimiter, Force, Prefix, amount_of
+from refstore_api.shared_parameters import (
+    AMOUNT,
+    COMMIT_BODY,
+    After,
+    Amount,
+    Delimiter,
+    Force,
+    Prefix,
+    ServiceOf,
+    amount_of,
+)
+from refstore_http.json_responses import make_empty_response, make_response
 
 router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"], route_class=FastRoute)
 

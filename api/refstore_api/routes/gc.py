@@ -19,7 +19,6 @@ from refstore.service.access_keys import Role
 from refstore_api.auth import Operator, Reader
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_bodies import BodyBound
-from refstore_api.json_responses import make_empty_response, make_response, take_page
 from refstore_api.models import (
     CollectionStatus,
     GarbageCollectionRule,
@@ -30,10 +29,11 @@ from refstore_api.models import (
     MarkRunModel,
     UnmarkResponse,
 )
-from refstore_api.principals import Principal
+from refstore_api.page_responses import take_page
 from refstore_api.routes import failures
-from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, After, Amount, amount_of
+from refstore_api.shared_parameters import AMOUNT, After, Amount, ServiceOf, amount_of
+from refstore_http.json_responses import make_empty_response, make_response
+from refstore_http.principals import Principal
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=FastRoute)
 RUNS_MAX = 1000

@@ -8,9 +8,10 @@ from starlette.responses import JSONResponse, Response
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore_api.auth import Reader
-from refstore_api.request_metrics import CONTENT_TYPE, RequestMetrics, render_lake_metrics
 from refstore_api.routes import failures
-from refstore_api.service import Service, ServiceOf
+from refstore_api.shared_parameters import ServiceOf
+from refstore_http.request_metrics import CONTENT_TYPE, RequestMetrics, render_lake_metrics
+from refstore_http.service import Service
 from refstore_reaper.reaper_metrics import read_metrics_file
 
 router = APIRouter(tags=["health"])

@@ -12,7 +12,6 @@ from refstore.service import access_keys
 from refstore_api.auth import Reader, authenticator_of
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_bodies import OPEN_BYTES_MAX, BodyBound
-from refstore_api.json_responses import make_empty_response, make_response
 from refstore_api.models import (
     AuthenticationToken,
     Config,
@@ -24,9 +23,11 @@ from refstore_api.models import (
     User,
     VersionConfig,
 )
-from refstore_api.request_records import address_of
 from refstore_api.routes import failures
-from refstore_api.service import Service, ServiceOf
+from refstore_api.shared_parameters import ServiceOf
+from refstore_http.json_responses import make_empty_response, make_response
+from refstore_http.request_records import address_of
+from refstore_http.service import Service
 
 router = APIRouter(route_class=FastRoute)
 

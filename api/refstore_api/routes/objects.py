@@ -16,12 +16,10 @@ from refstore.errors import AlreadyExists, Contention, Invalid, RefstoreError
 from refstore.operations.upload import Stage, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
-from refstore_api import headers, request_bodies, signed_urls
+from refstore_api import signed_urls
 from refstore_api.auth import Reader, Writer
-from refstore_api.error_responses import PreconditionFailed, message_of, status_of
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_bodies import BodyBound
-from refstore_api.json_responses import make_empty_response, make_page_response, make_response
 from refstore_api.models import (
     ObjectCopyCreation,
     ObjectError,
@@ -34,9 +32,8 @@ from refstore_api.models import (
     UnderlyingObjectProperties,
 )
 from refstore_api.object_stats import ObjectFields, make_object_response, object_fields
-from refstore_api.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
+from refstore_api.page_responses import make_page_response
 from refstore_api.routes import failures
-from refstore_api.service import Service, ServiceOf
 from refstore_api.shared_parameters import (
     AMOUNT,
     After,
@@ -46,8 +43,14 @@ from refstore_api.shared_parameters import (
     ObjectPath,
     Prefix,
     Presign,
+    ServiceOf,
     amount_of,
 )
+from refstore_http import headers, request_bodies
+from refstore_http.http_errors import PreconditionFailed, message_of, status_of
+from refstore_http.json_responses import make_empty_response, make_response
+from refstore_http.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
+from refstore_http.service import Service
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["objects"], route_class=FastRoute)
 

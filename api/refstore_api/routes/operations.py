@@ -17,7 +17,6 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api.auth import Operator, Reader, Writer
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_responses import make_response, take_page
 from refstore_api.models import (
     AddressReferenceModel,
     AddressReferences,
@@ -33,9 +32,10 @@ from refstore_api.models import (
     WhyModel,
 )
 from refstore_api.object_stats import address_of_url, make_object_response, physical_url
+from refstore_api.page_responses import take_page
 from refstore_api.routes import failures
-from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, amount_of
+from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, ServiceOf, amount_of
+from refstore_http.json_responses import make_response
 from refstore_reaper import breaker
 from refstore_reaper.status import read_status
 

@@ -12,10 +12,10 @@ from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_bodies import BodyBound
-from refstore_api.json_responses import make_response
 from refstore_api.models import PurgeDataset, PurgeDocumentModel, PurgeDocumentText
 from refstore_api.routes import failures
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
+from refstore_http.json_responses import make_response
 
 router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=FastRoute)
 DOCUMENT_BODY = BodyBound(2 << 20)

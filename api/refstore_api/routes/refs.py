@@ -23,9 +23,7 @@ from refstore_api.commit_responses import (
     differences,
     merge_differences,
 )
-from refstore_api.error_responses import BranchContention
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_responses import make_response, take_page
 from refstore_api.models import (
     CommitList,
     CommitModel,
@@ -36,9 +34,11 @@ from refstore_api.models import (
     MergeResult,
     PathText,
 )
+from refstore_api.page_responses import take_page
 from refstore_api.routes import failures
-from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, COMMIT_BODY, After, Amount, Delimiter, Prefix, amount_of
+from refstore_api.shared_parameters import AMOUNT, COMMIT_BODY, After, Amount, Delimiter, Prefix, ServiceOf, amount_of
+from refstore_http.http_errors import BranchContention
+from refstore_http.json_responses import make_response
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=FastRoute)
 FILTERS_MAX = 100

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from functools import reduce
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -14,14 +13,10 @@ from starlette.responses import Response
 from refstore.core.ids import RepositoryName
 from refstore.errors import Invalid, InvalidName, ObjectsRefused
 from refstore.lake import Lake
-from refstore.namespaces import folder_url
-from refstore.objects import child
 from refstore.records.repository_records import RepositoryRecord
 from refstore.service import sample_data
 from refstore_api.auth import Operator, Reader, Writer
-from refstore_api.error_responses import Forbidden, NotSupported, log_failure
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_responses import make_empty_response, make_response, take_page
 from refstore_api.models import (
     RepositoryCreation,
     RepositoryList,
@@ -29,15 +24,15 @@ from refstore_api.models import (
     RepositoryMetadataSet,
     RepositoryModel,
 )
-from refstore_api.principals import Principal
+from refstore_api.page_responses import take_page
 from refstore_api.routes import failures
-from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, METADATA_BODY, After, Amount, Force, Prefix, amount_of
+from refstore_api.shared_parameters import AMOUNT, METADATA_BODY, After, Amount, Force, Prefix, ServiceOf, amount_of
+from refstore_http.http_errors import NotSupported, log_failure
+from refstore_http.json_responses import make_empty_response, make_response
+from refstore_http.namespace_choice import LOCAL, choose_namespace
+from refstore_http.principals import Principal
 
 router = APIRouter(tags=["repositories"], route_class=FastRoute)
-
-LOCAL = ("local://", "mem://")
-"""lakeFS's schemes of a store in files or in memory: `local://A/B` is the folder A/B below the lake's objects."""
 
 
 @router.get("/repositories", operation_id="listRepositories", responses={200: {"model": RepositoryList}, **failures()})
@@ -155,24 +150,6 @@ def _visible_repositories(
             yield name, record
 
 
-def choose_namespace(lake: Lake, requested_url: str, allowed: Sequence[str]) -> str | None:
-    """Return the URL of a new repository's namespace; None: one below the lake's own objects. If `allowed`
-    (`api.namespaces`) is not empty, the namespace must lie below one of them. Raises InvalidName, Forbidden.
-
-    On the service's own disk, a namespace outside the lake's objects must be in `allowed`; in a bucket the credentials
-    decide. The endpoint is always the lake's. Otherwise the service would send signed requests to an endpoint of the
-    caller's choice.
-    """
-    url = _namespace_url(lake, requested_url, anywhere=bool(allowed))
-    folder = folder_url(url or child(lake.objects_url, "any"))
-    if allowed and not any(folder.startswith(above) and folder != above for above in map(folder_url, allowed)):
-        raise Forbidden(
-            f"{requested_url[:80]!r} is not below what api.namespaces allows; name a folder below one of these: "
-            f"{', '.join(allowed)[:1000]}"
-        )
-    return url
-
-
 @contextmanager
 def _explain_refusal(lake: Lake, namespace: str | None) -> Generator[None, None, None]:
     """Raise InvalidName if the store refuses the bucket that the caller named. The lake's own is the operator's."""
@@ -187,33 +164,6 @@ def _explain_refusal(lake: Lake, namespace: str | None) -> Generator[None, None,
             f"the object store refuses this service in {shown!r}; name a bucket that is there, and that the service "
             "may read and write"
         ) from error
-
-
-def _namespace_url(lake: Lake, requested_url: str, *, anywhere: bool) -> str | None:
-    """Return the URL that the request names. `anywhere`: it may lie outside the lake's own folder. Raises
-    InvalidName.
-    """
-    bare = requested_url.rstrip("/")
-    own, options, query = lake.objects_url.partition("?")
-    own = own.rstrip("/")
-    scheme = own.partition("://")[0] + "://"
-    if "?" in bare or "#" in bare:
-        raise InvalidName(
-            f"{requested_url.partition('?')[0][:80]!r} must not have options; leave them out, the service uses its own"
-        )
-    if bare in ("", own):
-        return None
-    if requested_url.startswith(LOCAL):
-        folders = requested_url.partition("://")[2].strip("/")
-        return reduce(child, folders.split("/"), lake.objects_url) if folders else None
-    if not bare.startswith(own + "/") and not (bare.startswith(scheme) and (anywhere or scheme == "s3://")):
-        raise InvalidName(
-            f"{requested_url[:80]!r} is outside of what this service stores; leave storage_namespace empty, or name "
-            f"one below {own}"
-        )
-    if any(segment in (".", "..") for segment in bare.partition("://")[2].split("/")):
-        raise InvalidName(f"{requested_url[:80]!r} has '.' or '..' in it; name the folder itself")
-    return f"{bare}{options}{query}"
 
 
 def _repository_model(name: str, record: RepositoryRecord) -> RepositoryModel:

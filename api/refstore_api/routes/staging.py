@@ -20,18 +20,19 @@ from refstore.objects.base import StoredObject, chunks_of
 from refstore.operations.upload import Link
 from refstore.records.reference_records import Issued
 from refstore.repository import Repository
-from refstore_api import headers, request_bodies, signed_urls
+from refstore_api import signed_urls
 from refstore_api.auth import Writer
-from refstore_api.error_responses import PreconditionFailed
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_responses import make_empty_response, make_response
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
 from refstore_api.object_stats import add_token, address_of_url, make_object_response, physical_url, read_token
-from refstore_api.object_streams import ChunkReader, read_first, stream_object
 from refstore_api.routes import failures
 from refstore_api.routes.objects import BINARY, IfMatch
-from refstore_api.service import LinkRequest, ServiceOf
-from refstore_api.shared_parameters import ObjectPath, Presign
+from refstore_api.shared_parameters import ObjectPath, Presign, ServiceOf
+from refstore_http import headers, request_bodies
+from refstore_http.http_errors import PreconditionFailed
+from refstore_http.json_responses import make_empty_response, make_response
+from refstore_http.object_streams import ChunkReader, read_first, stream_object
+from refstore_http.service import LinkRequest
 
 router = APIRouter(tags=["staging"], route_class=FastRoute)
 BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from refstore_api.auth import Reader
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.error_responses import NotSupported
+from refstore_http.http_errors import NotSupported
 
 router = APIRouter(route_class=EncodedNameRoute)
 

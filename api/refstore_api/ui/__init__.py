@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from refstore.errors import Invalid, NotFound, RefstoreError
-from refstore_api.error_responses import message_of, status_of
 from refstore_api.lazy_routes import LazyRoutes
 from refstore_api.ui.page_urls import PATH, base_path_of
+from refstore_http.http_errors import message_of, status_of
 
 
 def install(app: FastAPI) -> None:

@@ -12,7 +12,7 @@ from refstore.errors import Invalid, NotFound
 from refstore.lake import Lake
 from refstore.service import access_keys
 from refstore.service.access_keys import AccessKey, Role
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import Confirmation, ask_confirmation, read_answer, show_result
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH

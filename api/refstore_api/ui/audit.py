@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from refstore.audit.audit_reader import NumberedAuditEntry, entries_newest_first
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession

@@ -20,7 +20,7 @@ from refstore.retention.path_rules import make_plan
 from refstore.retention.rules import Rules
 from refstore.versioning.commits.tree_diff import PathChange
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession

@@ -9,9 +9,10 @@ from typing import Final
 from fastapi import Request
 
 from refstore.errors import Invalid
-from refstore_api.error_responses import Forbidden
-from refstore_api.json_bodies import parse_in_turn, receive_body
+from refstore_api.json_bodies import receive_body
 from refstore_api.ui.sessions import UserSession
+from refstore_http.http_errors import Forbidden
+from refstore_http.request_bodies import parse_in_turn
 
 PROOF: Final = "form_token"
 FIELDS_MAX: Final = 2000

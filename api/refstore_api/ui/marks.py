@@ -20,7 +20,7 @@ from refstore.records.commit_records import Commit
 from refstore.records.mark_records import Mark
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import Confirmation, ConfirmationField, ask_confirmation, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import format_time, render

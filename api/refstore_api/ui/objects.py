@@ -13,7 +13,7 @@ from refstore.operations.address_info import AddressInfo
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession

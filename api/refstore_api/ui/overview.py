@@ -15,7 +15,7 @@ from refstore.monitoring import figures
 from refstore.monitoring.figures import Concern, Figures, OperatorWarning
 from refstore.records.figure_records import Amount
 from refstore.records.repository_records import RepositoryRecord
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import durations_text, render, settlement_text
 from refstore_api.ui.sessions import ReaderSession, UserSession

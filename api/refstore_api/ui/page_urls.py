@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Request
 
-from refstore_api.service import Service
+from refstore_http.service import Service
 
 PATH: Final = "/ui"
 

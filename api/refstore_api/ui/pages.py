@@ -22,9 +22,9 @@ from refstore.core.visible_text import make_visible
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore.records.figure_records import DayAmount
-from refstore_api.service import Service
 from refstore_api.ui.page_urls import base_path_of
 from refstore_api.ui.sessions import UserSession
+from refstore_http.service import Service
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "

@@ -12,7 +12,7 @@ from refstore.core.units import format_size
 from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import (
     SHOWN_DIGEST,
     Confirmation,

@@ -15,7 +15,7 @@ from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reaper_records import Lease
 from refstore_api.models import RESUME_SECONDS_MAX
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import Confirmation, ConfirmationField, ask_confirmation, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import render, settlement_text

@@ -25,7 +25,7 @@ from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.repository import Repository
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import durations_text, render, settlement_text
 from refstore_api.ui.sessions import ReaderSession

@@ -21,7 +21,7 @@ from refstore.retention.active_commits import compute_expiry
 from refstore.retention.rule_explanation import BranchLine, ExpiryTotals
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import PROOF_FIELD, is_answer, make_proof, show_result
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH

@@ -22,10 +22,10 @@ from starlette.responses import Response
 from refstore.core.signing_keys import SigningKey
 from refstore.service.access_keys import Role
 from refstore_api.auth import admit, authenticator_of
-from refstore_api.error_responses import Forbidden, Unauthenticated
-from refstore_api.principals import Principal
-from refstore_api.request_records import address_of
 from refstore_api.ui.page_urls import PATH, base_path_of, public_url_of
+from refstore_http.http_errors import Forbidden, Unauthenticated
+from refstore_http.principals import Principal
+from refstore_http.request_records import address_of
 
 COOKIE: Final = "refstore_session"
 SIGN_IN_COOKIE: Final = "refstore_sign_in"

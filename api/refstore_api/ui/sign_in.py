@@ -10,17 +10,18 @@ from starlette.responses import RedirectResponse, Response
 
 from refstore.core.signing_keys import SigningKey
 from refstore.service import access_keys
-from refstore_api.auth import authenticator_of, hide_faults
-from refstore_api.cross_site import check_own_page
-from refstore_api.error_responses import Forbidden, TooManyWrongSecrets, Unauthenticated
+from refstore_api.auth import authenticator_of
 from refstore_api.json_bodies import OPEN_BYTES_MAX
-from refstore_api.request_records import address_of
-from refstore_api.service import Service, ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui import sessions
 from refstore_api.ui.forms import PROOF, read_fields, read_form
 from refstore_api.ui.page_urls import PATH, base_path_of
 from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
+from refstore_http.cross_site import check_own_page
+from refstore_http.http_errors import Forbidden, TooManyWrongSecrets, Unauthenticated, hide_faults
+from refstore_http.request_records import address_of
+from refstore_http.service import Service
 
 router = APIRouter(prefix=PATH)
 

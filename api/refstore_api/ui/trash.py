@@ -15,7 +15,7 @@ from refstore.errors import Invalid
 from refstore.operations.restore import RestoreOutcome, RestoreRequest, RestoreResult
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import (
     SHOWN_DIGEST,
     Confirmation,

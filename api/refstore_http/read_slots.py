@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 from typing import Final
 
-from refstore_api.error_responses import TooManyRequests
+from refstore_http.http_errors import TooManyRequests
 
 WAITING_MAX: Final = 64
 """Reads of one key that may wait."""

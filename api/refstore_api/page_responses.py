@@ -1,45 +1,23 @@
-"""Make JSON answers: the model's own serializer writes the bytes, and nothing validates them a second time."""
+"""Answer with pages of lists, which say whether there are more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
-from pydantic import BaseModel
 from starlette.responses import Response
 
-from refstore.core.visible_text import make_visible_json
 from refstore.operations.read import PAGE_BYTES_MAX
 from refstore_api.models import Pagination
+from refstore_http.json_responses import make_fields_response
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
-
-NO_CONTENT = 204
-
-
-def make_response(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(
-        make_visible_json(model.__pydantic_serializer__.to_json(model, exclude_none=True)),
-        status,
-        headers=headers,
-        media_type="application/json",
-    )
-
-
-def make_fields_response(fields: Mapping[str, Any] | msgspec.Struct, status: int = 200) -> Response:
-    """Answer with fields that are JSON already but for the encoding."""
-    return Response(make_visible_json(msgspec.json.encode(fields)), status, media_type="application/json")
 
 
 def make_page_response(pagination: Pagination, results: Sequence[msgspec.Struct]) -> Response:
     """Answer with a page whose items are JSON already but for the encoding."""
     return make_fields_response({"pagination": pagination.model_dump(exclude_none=True), "results": results})
-
-
-def make_empty_response(status: int = NO_CONTENT, *, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status_code=status, headers=headers)
 
 
 def take_page(

@@ -13,15 +13,15 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
 from starlette.types import Scope
 
 from refstore.configuration.settings import ApiSettings
 from refstore.errors import Invalid
-from refstore_api.error_responses import BodyTooLarge, BodyTooSlow
-from refstore_api.memory_budget import DOCUMENT_FACTOR, held_of
+from refstore_http.http_errors import BodyTooLarge, BodyTooSlow
+from refstore_http.memory_budget import DOCUMENT_FACTOR, held_of, key_of
 
 SMALL_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 64 << 10
@@ -38,6 +38,8 @@ HELD_BYTES_PER_SECOND_MIN: Final = 16 << 10
 """The same for a body that is held whole, because what came of it holds memory."""
 DOCUMENT_IDLE_SECONDS: Final = 10.0
 """How long a document may send nothing, at most: it is short, and held whole."""
+LOOP_BYTES_MAX: Final = 64 << 10
+"""The largest body that is parsed on the event loop: most take less than a millisecond, and the worst ten."""
 FORM_PARTS_MAX: Final = 16
 BOUNDARY_BYTES_MAX: Final = 70
 """Of RFC 2046, 5.1.1."""
@@ -183,6 +185,14 @@ async def receive_document(request: Request, limits: BodyLimits) -> bytes:
         body += chunk
         held.set(DOCUMENT_FACTOR * len(body))
     return bytes(body)
+
+
+async def parse_in_turn(request: Request, body: bytes, parse: Callable[[], T]) -> T:
+    """Parse what has come as a document; in a thread and in turn if it is large. Raises TooManyRequests."""
+    if len(body) <= LOOP_BYTES_MAX:
+        return parse()
+    async with held_of(request).budget.parse_in_turn(key_of(request.scope), len(body)):
+        return await asyncio.to_thread(parse)
 
 
 async def limit_body(request: Request, limits: BodyLimits) -> AsyncIterator[bytes]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refstore.service.access_keys import Role
-from refstore_api.error_responses import Forbidden
+from refstore_http.http_errors import Forbidden
+
+KEY_SECONDS: Final = 5.0
+"""How long an access key is cached, and so how long a revoked one stays valid at most."""
 
 
 class Principal(NamedTuple):

@@ -20,9 +20,13 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from refstore.core.clock import Clock
-from refstore_api.error_responses import TooManyWrongSecrets
+from refstore_http.http_errors import TooManyWrongSecrets
 
 WINDOW_SECONDS: Final = 60.0
+WRONG_SECRETS_MAX: Final = 10
+"""How many wrong secrets for one access key one address may send in a minute before further ones must wait. People
+mistype a few; guesses of a secret need more by far.
+"""
 ADDRESS_TIMES: Final = 10
 """How many more wrong secrets an address may send than one key from it, because it may serve many callers."""
 KNOWN_MAX: Final = 8192

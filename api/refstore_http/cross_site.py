@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
-from refstore_api.error_responses import Forbidden
+from refstore_http.http_errors import Forbidden
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITE: Final = frozenset({"same-origin", "none"})

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from fastapi import Depends, Request
 from pydantic import BaseModel
+from starlette.requests import Request
 from starlette.responses import Response
 
 from refstore.configuration.settings import ApiSettings
@@ -28,8 +28,8 @@ from refstore.operations.upload import Link, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.background_imports import BackgroundImports
-from refstore_api.expensive_reads import ExpensiveReads
-from refstore_api.memory_budget import MemoryBudget
+from refstore_http.expensive_reads import ExpensiveReads
+from refstore_http.memory_budget import MemoryBudget
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -371,11 +371,3 @@ def _set_result(future: asyncio.Future[R], result: R | RefstoreError) -> None:
 def _set_error(future: asyncio.Future[R], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-async def service_of(request: Request) -> Service:  # async, because FastAPI calls plain functions in a thread
-    service: Service = request.app.state.service
-    return service
-
-
-ServiceOf = Annotated[Service, Depends(service_of)]

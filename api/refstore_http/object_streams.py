@@ -16,8 +16,8 @@ from refstore.errors import Gone, ObjectNotFound
 from refstore.objects.base import CHUNK_BYTES
 from refstore.operations.read import open_content
 from refstore.records.staging_records import Entry
-from refstore_api.memory_budget import held_of
-from refstore_api.service import Service
+from refstore_http.memory_budget import held_of
+from refstore_http.service import Service
 
 R = TypeVar("R")
 

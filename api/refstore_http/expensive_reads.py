@@ -21,9 +21,9 @@ from starlette.responses import Response
 
 from refstore.core import deadline
 from refstore.core.clock import Clock
-from refstore_api.error_responses import ReadsBusy
-from refstore_api.json_responses import make_response
-from refstore_api.read_slots import ReadSlots
+from refstore_http.http_errors import ReadsBusy
+from refstore_http.json_responses import make_response
+from refstore_http.read_slots import ReadSlots
 
 READ_SECONDS: Final = 30.0
 """How long such a read may wait for its turn, and how long it may take: clients give up then anyway."""

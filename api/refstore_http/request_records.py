@@ -11,10 +11,10 @@ from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
 from refstore.core import event_log
-from refstore_api.cross_site import drop_basic_challenge, is_browser
-from refstore_api.error_responses import SlowDown
-from refstore_api.memory_budget import UNCOUNTED_BYTES, HeldBytes
-from refstore_api.request_metrics import RequestMetrics
+from refstore_http.cross_site import drop_basic_challenge, is_browser
+from refstore_http.http_errors import SlowDown
+from refstore_http.memory_budget import UNCOUNTED_BYTES, HeldBytes
+from refstore_http.request_metrics import RequestMetrics
 
 HEADER: Final = b"x-request-id"
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
@@ -39,6 +39,8 @@ class RequestSubject(NamedTuple):
     """The access key that the request names, where nobody proved it."""
     repository: str | None = None
     branch: str | None = None
+    is_quiet: bool = False
+    """Whether only the metrics count it: probes come every few seconds."""
 
 
 class SentAnswer:
@@ -121,12 +123,10 @@ class SentAnswer:
         await self._send(start)
 
 
-def record_request(
-    metrics: RequestMetrics, subject: RequestSubject, sent: SentAnswer, seconds: float, *, quiet: bool = False
-) -> None:
-    """Count the answer, and log it, unless it is `quiet`."""
+def record_request(metrics: RequestMetrics, subject: RequestSubject, sent: SentAnswer, seconds: float) -> None:
+    """Count the answer, and log it."""
     metrics.count_request(subject.method, subject.route, sent.status or 500, seconds)
-    if quiet:
+    if subject.is_quiet:
         return
     _log.info(
         "request",

@@ -17,7 +17,7 @@ from typing import Any, Final
 from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
 from refstore.errors import InvalidSettings
-from refstore_api.http_protocol import BoundedProtocol
+from refstore_http.http_protocol import BoundedProtocol
 
 HANDSHAKE_SECONDS: Final = 10.0
 ACCEPT_AGAIN_SECONDS: Final = 1.0

@@ -11,8 +11,8 @@ from typing import Final
 
 from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
-from refstore_api.error_responses import TooManyRequests
-from refstore_api.login_throttle import site_of
+from refstore_http.http_errors import TooManyRequests
+from refstore_http.login_throttle import site_of
 
 LOG_EVERY_SECONDS: Final = 10.0
 """At most one log line about refusals in this time, so that refused clients cannot fill the log."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from refstore.core.ids import is_content_type, is_own
 from refstore.records.staging_records import Entry
-from refstore_api.error_responses import RangeNotSatisfiable
+from refstore_http.http_errors import RangeNotSatisfiable
 
 METADATA: Final = "x-lakefs-meta-"
 INTERNAL: Final = "x-lakefs-internal-"
