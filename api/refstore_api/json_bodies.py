@@ -3,19 +3,22 @@
 A route reads its body after it has checked its caller's role. A body may have `ROUTE_BYTES_MAX`, unless the parameter
 of the route says more (`BodyBound`). What is larger than `LOOP_BYTES_MAX` is parsed in a thread, so that other requests
 go on. The number of values and the depth are counted first: parsing takes time and memory for each value, not for each
-byte.
+byte. FastAPI alone would read a body of any size before it asks who sends it, and parse it on the event loop.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from fastapi import Request
-from pydantic import TypeAdapter
-from starlette.types import Message
+from starlette.responses import Response
 
 from refstore.errors import Invalid
+from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_http.request_bodies import document_limits, parse_in_turn, receive_document
 from refstore_http.service import Service
 
@@ -43,9 +46,44 @@ async def receive_body(request: Request, bytes_max: int) -> bytes:
     return await receive_document(request, document_limits(service.settings, bytes_max))
 
 
-async def parse_body(request: Request, body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:
-    """Parse a body, in a thread and in turn if it is large. Raises Invalid, ValidationError, TooManyRequests."""
-    return await parse_in_turn(request, body, lambda: _parse(body, adapter, bound))
+class BoundedBodyRoute(EncodedNameRoute):
+    """A route that takes its JSON body within its bound, after the role; for `APIRouter(route_class=...)`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        general = super().get_route_handler()
+        if self.body_field is None:
+            return general
+        bound = _bound_of(self.endpoint)
+        dependencies: list[Any] = [each.call for each in self.dependant.dependencies]
+
+        async def handle(request: Request) -> Response:
+            for check in dependencies:  # FastAPI asks them again, when it has the body
+                await check(request)
+            body = await receive_body(request, bound.bytes_max)
+            if body and not _is_json(request.headers.get("content-type", "")):
+                raise Invalid(f"the body was not sent as {JSON}; say so in the Content-Type")
+            parsed = await parse_in_turn(request, body, partial(_parse, body, bound.values_max))
+            return await general(_ParsedRequest(request, body, parsed))
+
+        return handle
+
+
+class _ParsedRequest(Request):
+    """A request whose body has been received and parsed already."""
+
+    def __init__(self, request: Request, body: bytes, parsed: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._received = body
+        self._parsed = parsed
+
+    async def body(self) -> bytes:
+        return self._received
+
+    async def json(self) -> Any:
+        """Raises ValueError."""
+        if isinstance(self._parsed, ValueError):
+            raise self._parsed
+        return self._parsed
 
 
 def check_shape(body: bytes, values_max: int) -> None:
@@ -67,25 +105,23 @@ def check_shape(body: bytes, values_max: int) -> None:
             raise Invalid(f"the JSON has more than {DEPTH_MAX} levels; send what /docs describes")
 
 
-def is_json(content_type: str) -> bool:
+def _is_json(content_type: str) -> bool:
     kind = content_type.partition(";")[0].strip().lower()
     return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
 
 
-def replay_request(request: Request, body: bytes) -> Request:
-    """Return the request once more, as if its body had not been received."""
-    is_sent = False
-
-    async def again() -> Message:
-        nonlocal is_sent
-        if is_sent:
-            return await request.receive()
-        is_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return Request(request.scope, again)
+def _parse(body: bytes, values_max: int) -> Any:
+    """Return what the body says, or the ValueError of one that is not JSON. Raises Invalid."""
+    check_shape(body, values_max)
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        return error
 
 
-def _parse(body: bytes, adapter: TypeAdapter[Any], bound: BodyBound) -> Any:
-    check_shape(body, bound.values_max)
-    return adapter.validate_json(body)
+def _bound_of(endpoint: Callable[..., Any]) -> BodyBound:
+    for hint in get_type_hints(endpoint, include_extras=True).values():
+        for mark in get_args(hint)[1:]:
+            if isinstance(mark, BodyBound):
+                return mark
+    return BodyBound()

@@ -13,7 +13,7 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_responses import DiffEntry, diff_page, differences, new_commit_model
-from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import (
     BranchCreation,
     CherryPickCreation,
@@ -41,7 +41,7 @@ from refstore_api.shared_parameters import (
 )
 from refstore_http.json_responses import make_empty_response, make_response
 
-router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"], route_class=FastRoute)
+router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"], route_class=BoundedBodyRoute)
 
 
 @router.get("", operation_id="listBranches", responses={200: {"model": RefList}, **failures()})

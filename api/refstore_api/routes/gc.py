@@ -17,8 +17,7 @@ from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
 from refstore.service.access_keys import Role
 from refstore_api.auth import Operator, Reader
-from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_bodies import BodyBound
+from refstore_api.json_bodies import BodyBound, BoundedBodyRoute
 from refstore_api.models import (
     CollectionStatus,
     GarbageCollectionRule,
@@ -35,7 +34,7 @@ from refstore_api.shared_parameters import AMOUNT, After, Amount, ServiceOf, amo
 from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.principals import Principal
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=FastRoute)
+router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=BoundedBodyRoute)
 RUNS_MAX = 1000
 RULES_BODY = BodyBound(4 << 20, values_max=25_000)
 """Rules of 10,000 branches."""

@@ -15,15 +15,16 @@ from refstore.repository import Repository
 from refstore.service import background_imports
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_responses import new_commit_model
-from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_bodies import BodyBound
+from refstore_api.json_bodies import BodyBound, BoundedBodyRoute
 from refstore_api.models import Error, ImportCreation, ImportCreationResponse, ImportStatus
 from refstore_api.routes import failures
 from refstore_api.shared_parameters import ServiceOf
 from refstore_http.http_errors import message_of_stored
 from refstore_http.json_responses import make_empty_response, make_response
 
-router = APIRouter(prefix="/repositories/{repository}/branches/{branch}/import", tags=["import"], route_class=FastRoute)
+router = APIRouter(
+    prefix="/repositories/{repository}/branches/{branch}/import", tags=["import"], route_class=BoundedBodyRoute
+)
 
 IMPORT_BODY = BodyBound(8 << 20)
 """A thousand sources, each of two long texts, and a commit."""

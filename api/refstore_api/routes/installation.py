@@ -10,8 +10,7 @@ from starlette.responses import Response
 from refstore import __version__
 from refstore.service import access_keys
 from refstore_api.auth import Reader, authenticator_of
-from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_bodies import OPEN_BYTES_MAX, BodyBound
+from refstore_api.json_bodies import OPEN_BYTES_MAX, BodyBound, BoundedBodyRoute
 from refstore_api.models import (
     AuthenticationToken,
     Config,
@@ -29,7 +28,7 @@ from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.request_records import address_of
 from refstore_http.service import Service
 
-router = APIRouter(route_class=FastRoute)
+router = APIRouter(route_class=BoundedBodyRoute)
 
 LAKEFS_VERSION: Final = "1.88.0"
 """The lakeFS version whose API this is. Clients compare it with the version that introduced a feature (lakefs-spec does

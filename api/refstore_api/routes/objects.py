@@ -18,8 +18,7 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api import signed_urls
 from refstore_api.auth import Reader, Writer
-from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_bodies import BodyBound
+from refstore_api.json_bodies import BodyBound, BoundedBodyRoute
 from refstore_api.models import (
     ObjectCopyCreation,
     ObjectError,
@@ -52,7 +51,7 @@ from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
 from refstore_http.service import Service
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["objects"], route_class=FastRoute)
+router = APIRouter(prefix="/repositories/{repository}", tags=["objects"], route_class=BoundedBodyRoute)
 
 PATHS_BODY: Final = BodyBound(4 << 20)
 """A thousand paths of 1,024 bytes; JSON takes three times as many for letters that are not ASCII."""

@@ -16,7 +16,7 @@ from refstore.operations.restore import RestoreOutcome
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api.auth import Operator, Reader, Writer
-from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import (
     AddressReferenceModel,
     AddressReferences,
@@ -39,7 +39,7 @@ from refstore_http.json_responses import make_response
 from refstore_reaper import breaker
 from refstore_reaper.status import read_status
 
-router = APIRouter(tags=["refstore"], route_class=FastRoute)
+router = APIRouter(tags=["refstore"], route_class=BoundedBodyRoute)
 PhysicalAddress = Annotated[
     str, Query(min_length=1, max_length=4096, description="As a listing shows it, or data/<hour>/<id>.")
 ]

@@ -10,14 +10,13 @@ from starlette.responses import Response
 from refstore.operations.onboard import OnboardedDocument
 from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader
-from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_bodies import BodyBound
+from refstore_api.json_bodies import BodyBound, BoundedBodyRoute
 from refstore_api.models import PurgeDataset, PurgeDocumentModel, PurgeDocumentText
 from refstore_api.routes import failures
 from refstore_api.shared_parameters import ServiceOf
 from refstore_http.json_responses import make_response
 
-router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=FastRoute)
+router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=BoundedBodyRoute)
 DOCUMENT_BODY = BodyBound(2 << 20)
 """A document of `CHARACTERS_MAX`, as text in JSON."""
 PURGED = {200: {"model": PurgeDocumentModel}}

@@ -23,7 +23,7 @@ from refstore_api.commit_responses import (
     differences,
     merge_differences,
 )
-from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import (
     CommitList,
     CommitModel,
@@ -40,7 +40,7 @@ from refstore_api.shared_parameters import AMOUNT, COMMIT_BODY, After, Amount, D
 from refstore_http.http_errors import BranchContention
 from refstore_http.json_responses import make_response
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=FastRoute)
+router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=BoundedBodyRoute)
 FILTERS_MAX = 100
 
 

@@ -16,7 +16,7 @@ from refstore.lake import Lake
 from refstore.records.repository_records import RepositoryRecord
 from refstore.service import sample_data
 from refstore_api.auth import Operator, Reader, Writer
-from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import (
     RepositoryCreation,
     RepositoryList,
@@ -32,7 +32,7 @@ from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.namespace_choice import LOCAL, choose_namespace
 from refstore_http.principals import Principal
 
-router = APIRouter(tags=["repositories"], route_class=FastRoute)
+router = APIRouter(tags=["repositories"], route_class=BoundedBodyRoute)
 
 
 @router.get("/repositories", operation_id="listRepositories", responses={200: {"model": RepositoryList}, **failures()})

@@ -22,7 +22,7 @@ from refstore.records.reference_records import Issued
 from refstore.repository import Repository
 from refstore_api import signed_urls
 from refstore_api.auth import Writer
-from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
 from refstore_api.object_stats import add_token, address_of_url, make_object_response, physical_url, read_token
 from refstore_api.routes import failures
@@ -34,7 +34,7 @@ from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.object_streams import ChunkReader, read_first, stream_object
 from refstore_http.service import LinkRequest
 
-router = APIRouter(tags=["staging"], route_class=FastRoute)
+router = APIRouter(tags=["staging"], route_class=BoundedBodyRoute)
 BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
 RAW: dict[str, Any] = {
     "requestBody": {

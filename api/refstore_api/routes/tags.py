@@ -7,14 +7,14 @@ from starlette.responses import Response
 
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
-from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import RefList, RefModel, TagCreation
 from refstore_api.page_responses import take_page
 from refstore_api.routes import failures
 from refstore_api.shared_parameters import AMOUNT, After, Amount, Force, Prefix, ServiceOf, amount_of
 from refstore_http.json_responses import make_empty_response, make_response
 
-router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"], route_class=FastRoute)
+router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"], route_class=BoundedBodyRoute)
 
 
 @router.get("", operation_id="listTags", responses={200: {"model": RefList}, **failures()})
