@@ -10,13 +10,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from refstore.configuration.settings import Settings
 from refstore.core import large_blocks
@@ -32,14 +33,10 @@ SWITCH_SECONDS = 0.0005
 """How long a computing thread may run while another one waits. Python's own 5 ms add up, because each request changes
 threads.
 """
-COMPANION_EARLIER_SECONDS = 2
-"""How much earlier a companion ends its running requests, so that it has ended when the API does."""
-COMPANION_CHECK_SECONDS = 0.005
-"""How often a starting server looks whether its companions listen."""
 
 
-class CompanionApplication(NamedTuple):
-    """An application that answers on a socket of its own, beside the API and over the same service."""
+class GatewayApplication(NamedTuple):
+    """The S3 gateway, which answers on a socket of its own, beside the API and over the same service."""
 
     listening: socket.socket
     make: Callable[[Service, RequestMetrics], ASGIApp]
@@ -69,49 +66,45 @@ def serve_requests(
     listening: socket.socket,
     on_started: Callable[[], None] | None = None,
     reaper_metrics: Path | None = None,
-    companions: Sequence[CompanionApplication] = (),
+    gateway: GatewayApplication | None = None,
 ) -> None:
-    """Answer requests on the socket, in this process, until SIGTERM or SIGINT; and those of the companions on theirs.
+    """Answer requests on the socket, in this process, until SIGTERM or SIGINT; and those of the gateway on its own.
     `reaper_metrics`: as in `create_app`.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     large_blocks.return_when_freed()
     app = create_app(settings, reaper_metrics=reaper_metrics)
-    certificate = Certificate.from_settings(settings.api)
-    options: dict[str, Any] = {
-        "log_config": None,
-        "access_log": False,
-        "server_header": False,
-        "date_header": True,
-        "proxy_headers": False,  # `create_app` reads them, from proxies that are trusted
-        "http": make_protocol(settings.api),  # one class, whose connections share the slots of this process
-        "ws": "none",
-    }
-    others = [
-        _Companion(
-            ApiServer(
-                uvicorn.Config(
-                    each.make(app.state.service, app.state.metrics),
-                    lifespan="off",
-                    timeout_graceful_shutdown=GRACE_SECONDS - COMPANION_EARLIER_SECONDS,
-                    **options,
-                ),
-                None,
-                certificate,
-                is_main=False,
-            ),
-            each.listening,
-        )
-        for each in companions
-    ]
-    config = uvicorn.Config(app, lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS, **options)
-    server = ApiServer(config, on_started, certificate, others)
-    server.run(sockets=[listening])
+    answering: ASGIApp = app
+    sockets = [listening]
+    if gateway is not None:
+        answering = _choose_by_address(app, gateway.make(app.state.service, app.state.metrics), gateway.listening)
+        sockets.append(gateway.listening)
+    config = uvicorn.Config(
+        answering,
+        lifespan="on",
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,  # the pipeline reads them, from proxies that are trusted
+        http=make_protocol(settings.api),  # one class, whose connections share the slots of this process
+        ws="none",
+    )
+    ApiServer(config, on_started, Certificate.from_settings(settings.api)).run(sockets=sockets)
 
 
-class _Companion(NamedTuple):
-    server: ApiServer
-    listening: socket.socket
+def _choose_by_address(api: ASGIApp, gateway: ASGIApp, listening: socket.socket) -> ASGIApp:
+    """Return the application that lets the gateway answer what came to its socket, and the API the rest."""
+    host, port = listening.getsockname()[:2]
+    is_any_host = ip_address(host).is_unspecified
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        own = scope.get("server")
+        is_gateways = own is not None and own[1] == port and (is_any_host or own[0] == host)
+        await (gateway if is_gateways else api)(scope, receive, send)
+
+    return answer
 
 
 class ApiServer(uvicorn.Server):
@@ -122,24 +115,17 @@ class ApiServer(uvicorn.Server):
         config: uvicorn.Config,
         on_started: Callable[[], None] | None,
         certificate: Certificate | None,
-        companions: Sequence[_Companion] = (),
-        *,
-        is_main: bool = True,
     ) -> None:
-        """`companions` start and stop with this server. `is_main`: whether it handles the signals of the process."""
         super().__init__(config)
         self._on_started = on_started
         self._certificate = certificate
-        self._companions = companions
-        self._companion_tasks: list[asyncio.Task[None]] = []
-        self._is_main = is_main
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Handle signals as uvicorn does, but do not raise them again: that would end the process before its reaper has
         stopped.
         """
-        if not self._is_main or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -168,33 +154,11 @@ class ApiServer(uvicorn.Server):
             for listening in sockets or ():
                 listener.listen(listening)
             self.servers = [listener]  # type: ignore[list-item]  # uvicorn asks a server for close() and wait_closed()
-        await self._start_companions()
-        if not self._is_main:
-            return
         # freeze what exists now, because a full collection that scans it again delays every request by 80 ms
         gc.collect()
         gc.freeze()
         if self.started and self._on_started is not None:
             self._on_started()
-
-    async def _start_companions(self) -> None:
-        self._companion_tasks = [
-            asyncio.create_task(each.server.serve(sockets=[each.listening])) for each in self._companions
-        ]
-        while not all(each.server.started for each in self._companions):
-            for task in self._companion_tasks:
-                if task.done():
-                    task.result()
-            await asyncio.sleep(COMPANION_CHECK_SECONDS)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for each in self._companions:
-            each.server.should_exit = True
-        await super().shutdown(sockets)
-
-    async def _wait_tasks_to_complete(self) -> None:
-        """Wait for the companions, too: the service that they use closes after this."""
-        await asyncio.gather(super()._wait_tasks_to_complete(), *self._companion_tasks)
 
     def _protocol(self) -> BoundedProtocol:
         """Make the protocol of a connection, as uvicorn does."""

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
@@ -26,7 +26,7 @@ from refstore.core.child_processes import PythonProcess, when_parent_ends
 from refstore.errors import InvalidSettings, MissingExtra, RefstoreError
 
 if TYPE_CHECKING:
-    from refstore_api.server import CompanionApplication
+    from refstore_api.server import GatewayApplication
 
 app = typer.Typer()
 
@@ -118,7 +118,7 @@ def _run(settings: Settings, sockets: _Sockets, on_started: Callable[[], None], 
         if settings.api.workers > 1:
             _many(settings, sockets, folder, report_start)
             return
-        server.serve_requests(settings, sockets.api, report_start, folder, _companions(settings, sockets))
+        server.serve_requests(settings, sockets.api, report_start, folder, _gateway(settings, sockets))
 
 
 class _Sockets(NamedTuple):
@@ -147,15 +147,15 @@ def _bind_s3(settings: Settings) -> socket.socket | None:
     return server.bind_socket(settings.s3.host or settings.api.host, settings.s3.port, "--s3-port")
 
 
-def _companions(settings: Settings, sockets: _Sockets) -> Sequence[CompanionApplication]:
-    """Return the applications that answer beside the API: the S3 gateway, if it is asked for."""
-    from refstore_api.server import CompanionApplication
+def _gateway(settings: Settings, sockets: _Sockets) -> GatewayApplication | None:
+    """Return the S3 gateway, if it is asked for."""
+    from refstore_api.server import GatewayApplication
 
     if sockets.s3 is None:
-        return ()
+        return None
     from refstore_s3.s3_application import make_application
 
-    return [CompanionApplication(sockets.s3, partial(make_application, settings))]
+    return GatewayApplication(sockets.s3, partial(make_application, settings))
 
 
 @contextlib.contextmanager
@@ -327,7 +327,7 @@ def _worker(settings: Settings, sockets: _Sockets, folder: Path | None) -> None:
         settings,
         sockets.api,
         reaper_metrics=folder,
-        companions=_companions(settings, sockets),
+        gateway=_gateway(settings, sockets),
     )
 
 
