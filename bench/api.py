@@ -217,7 +217,6 @@ def pages(shop: Workshop) -> Iterator[Row]:
             )
             return parts[-1]["reading"]
 
-        # This takes longer than the start of the process for expensive reads; a thread of the service answers before.
         load(shop, server, [calls[number % scale.pages] for number in range(WARM)], clients=1)
         each, reading = in_turns(scale.turns, api, alone)
     rate = rates(scale.pages, each, "pages/s")
@@ -337,7 +336,7 @@ def beside_reads(shop: Workshop) -> Row:
             return paced(shop, server, calls, lambda: time.sleep(spans[-1]))["p99_ms"]
 
         load(shop, server, calls[:WARM])
-        load(shop, greedy, expensive[:CLIENTS])  # the process for them starts with the first
+        load(shop, greedy, expensive[:CLIENTS])
         each, quiet = in_turns(scale.long_turns, beside, without)
     shop.drop(folder)
     return Row(
@@ -391,7 +390,7 @@ def beside_pages(shop: Workshop) -> Row:
             return paced(shop, server, calls, lambda: time.sleep(OPERATOR_SECONDS))["p99_ms"]
 
         load(shop, server, calls[:WARM])
-        for place in places:  # the process for expensive reads starts with the first
+        for place in places:
             get_page(server.port, cookie, place)
         each, quiet = in_turns(OPERATOR_TURNS, beside, without)
     shop.drop(folder)

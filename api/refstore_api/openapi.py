@@ -34,12 +34,9 @@ SCHEMES: Final[dict[str, Any]] = {
 
 
 def install_openapi(app: FastAPI) -> None:
-    cached_document: dict[str, Any] = {}
-
     def document() -> dict[str, Any]:
-        if not cached_document:
-            cached_document.update(_document(app))
-        return cached_document
+        app.openapi_schema = app.openapi_schema or _document(app)
+        return app.openapi_schema
 
     app.openapi = document
 

@@ -191,6 +191,15 @@ def test_every_route_with_a_body_bounds_it(service: Application) -> None:
         assert isinstance(route.original_route, BoundedBodyRoute), route.path
 
 
+def test_a_client_whose_awaited_body_is_refused_cannot_send_it_as_a_request(service: Application) -> None:
+    """Some clients send the body that waited for `100 Continue` although they got an answer."""
+    waiting = {"expect": "100-continue"}
+    refused = service("POST", COMMIT, json={"message": "m"}, headers=waiting, auth=(KEY_ID, "wrong"))
+    assert (refused.status_code, refused.headers["connection"]) == (401, "close")
+    taken = service("POST", COMMIT, json={"message": "m", "allow_empty": True}, headers=waiting)
+    assert (taken.status_code, taken.headers.get("connection")) == (201, None)
+
+
 # ---- what is inside
 
 COMMIT: Final = "/repositories/alpha/branches/main/commits"
