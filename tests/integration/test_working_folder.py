@@ -21,7 +21,15 @@ from tests.durations import AT_ONCE, set_agreed
 
 SECONDS = 300.0
 REFSTORE = Path(sys.executable).with_name("refstore")
-PRODUCT = ("refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper", "refstore_s3")
+PRODUCT = (
+    "refstore",
+    "refstore_api",
+    "refstore_gc",
+    "refstore_http",
+    "refstore_purge",
+    "refstore_reaper",
+    "refstore_s3",
+)
 MODULES = {*sys.stdlib_module_names, *packages_distributions(), *PRODUCT, "sitecustomize", "usercustomize"}
 SCRIPTS = ("java", "spark-submit", "conf/spark-env.sh", "spark-env.sh")
 FILES = {

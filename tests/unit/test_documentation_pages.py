@@ -17,6 +17,7 @@ DECISIONS = ROOT / "docs" / "decisions"
 SOURCES = {
     "refstore": ROOT,
     "refstore_api": ROOT / "api",
+    "refstore_http": ROOT / "api",
     "refstore_reaper": ROOT / "reaper",
     "refstore_gc": ROOT / "offline_gc",
     "refstore_purge": ROOT / "purge",
