@@ -1,4 +1,4 @@
-"""The nightly job: delete what purges left behind, sweep what is due, mark, and sweep what is due at once."""
+"""The offline job of a night: sweep what is due, mark, and sweep what is due at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from refstore.context import Context
 from refstore.errors import KVUnavailable, RefstoreError, RunStopped
 from refstore.gc_marks import Marks, OfflineRun, RunState
-from refstore_gc import deletion_index_writer, gc_figures, purge_cleanup
+from refstore_gc import deletion_index_writer, gc_figures
 from refstore_gc.engines.choice import Engines
 from refstore_gc.mark import mark
 from refstore_gc.run_context import GcOptions
@@ -54,9 +54,10 @@ def run_nightly(
     *,
     on_sweep_error: Callable[[str, RefstoreError], None] | None = None,
     on_swept: Callable[[GcSummary], None] | None = None,
+    clean_up: Callable[[Context], CleanupSummary] | None = None,
 ) -> NightlyResult:
-    """Do the nightly job: delete what purges left behind, sweep what is due, then mark, then sweep what is due at once.
-    What was swept is not listed again.
+    """Sweep what is due, then mark, then sweep what is due at once. What was swept is not listed again. `clean_up`:
+    deletes what else is due, before all that.
 
     A sweep that fails is reported to `on_sweep_error` and stops nothing else; without `on_sweep_error` it raises.
     `on_swept` gets each sweep before the marking, which may raise.
@@ -66,7 +67,7 @@ def run_nightly(
     """The marks whose sweeps failed, and `purge` if the cleaning of purges did."""
     cleaned: CleanupSummary | None = None
     try:
-        cleaned = purge_cleanup.clean_up(ctx)
+        cleaned = clean_up(ctx) if clean_up is not None else None
     except RefstoreError as error:
         if on_sweep_error is None or isinstance(error, KVUnavailable):
             raise

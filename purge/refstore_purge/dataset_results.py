@@ -6,29 +6,39 @@ prefix or the identifier must not read that everything was purged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
-from refstore_purge.purge_plan import Partition
+from refstore_purge.purge_context import PurgeRun
+from refstore_purge.purge_plan import PurgeObject
 from refstore_purge.purge_report import DatasetResult
-from refstore_purge.purge_run_state import PurgeRun
 
 
-def make_dataset_results(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Partition]) -> list[DatasetResult]:
-    """Return what became of each data set. `units`: all of the first plan, not only those that the run was to do."""
-    every = [dataset.name for dataset in datasets if any(unit.dataset is dataset for unit in units)]
-    is_beyond = bool(units) and not run.select_partitions(units)
+def make_dataset_results(
+    run: PurgeRun, datasets: Sequence[Dataset], objects: Sequence[PurgeObject]
+) -> list[DatasetResult]:
+    """Return what became of each data set. `objects`: all of the first plan, not only those that the run was to do."""
+    account, counts = run.account, Counter[str]()
+    for row in account.report.rows:
+        counts[row.dataset] += row.objects
+    planned = {each.dataset.name for each in objects}
+    is_beyond = bool(objects) and not run.select_objects(objects)
     results: list[DatasetResult] = []
     for dataset in datasets:
-        objects = sum(row.objects for row in run.state.rows.values() if row.dataset == dataset.name)
-        made = DatasetResult(dataset=dataset.name, prefix=dataset.prefix, mode=dataset.mode, objects=objects)
-        if is_beyond and dataset.name in every:
-            made.untouched_reason = f"all of its partitions are left out by --after {run.options.after!r}"
-        elif dataset.name not in run.state.present_datasets:
-            made.untouched_reason = describe_empty(dataset)
-        elif objects and _has_no_identifier(run, dataset):
-            made.untouched_reason = describe_missing_identifier(dataset, "no object that could be read")
-        results.append(made)
+        reason, name = "", dataset.name
+        has_no_identifier = dataset.mode == ERASE or name in account.datasets_without_identifier
+        if is_beyond and name in planned:
+            reason = f"all of its partitions are left out by --after {run.options.after!r}"
+        elif name not in account.present_datasets:
+            reason = describe_empty(dataset)
+        elif counts[name] and has_no_identifier and name not in account.identified_datasets:
+            reason = describe_missing_identifier(dataset, "no object that could be read")
+        results.append(
+            DatasetResult(
+                dataset=name, prefix=dataset.prefix, mode=dataset.mode, objects=counts[name], untouched_reason=reason
+            )
+        )
     return results
 
 
@@ -46,8 +56,3 @@ def describe_missing_identifier(dataset: Dataset, who: str) -> str:
     if dataset.path:
         return f"{who} has a path of the form {dataset.path}"
     return f"{who} has a folder {dataset.identifier}=..., or {dataset.identifier} in its user metadata"
-
-
-def _has_no_identifier(run: PurgeRun, dataset: Dataset) -> bool:
-    is_told = dataset.mode == ERASE or dataset.name in run.state.datasets_without_identifier
-    return is_told and dataset.name not in run.state.identified_datasets

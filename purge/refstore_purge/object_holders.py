@@ -27,7 +27,7 @@ from refstore.records.reference_records import Deleting, Issued
 from refstore.records.staging_records import Entry
 from refstore.retention.rules import Rules
 from refstore.versioning import due_hints
-from refstore_purge.publish import PURGE_NOTE
+from refstore_purge.purge_report import PURGE_NOTE
 
 
 class HolderKind(IntEnum):

@@ -28,11 +28,18 @@ from refstore.records.s3_attributes import ANY_SOURCE, content_of
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.versioning.address_state import may_delete_at_ms
-from refstore_gc.purge_cleanup import CleanupSchedule
 from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
+from refstore_purge.purge_cleanup import CleanupSchedule
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.remaining_places import ADDRESSES_MAX, Place, PlaceKind, RunContent
-from refstore_purge.unplanned_contents import PARTITION_LEFT_REASON
+from refstore_purge.remaining_places import (
+    ADDRESSES_MAX,
+    OPEN_UPLOAD_REASON,
+    PARTITION_LEFT_REASON,
+    Place,
+    PlaceKind,
+    RunContent,
+    unexamined_place,
+)
 from refstore_purge.untyped_pandas import pa, pq
 
 CONTENTS: Final = "_refstore/purge/contents/"
@@ -50,15 +57,9 @@ _DETAILS: Final = re.compile(r"(?: \(|[;:\"]| ').*", re.DOTALL)
 
 
 def write_contents(store: ObjectStore, run: str, contents: Iterable[RunContent]) -> None:
-    """Write down a run's contents, each once. Raises ObjectsUnavailable."""
-    unique: dict[str, RunContent] = {}
-    for each in contents:
-        before = unique.get(each.address)
-        if before is None or each.has_rows or not before.has_rows:
-            unique[each.address] = each
-    rows = [msgspec.to_builtins(each) for _, each in sorted(unique.items())]
+    """Write down a run's contents. Raises ObjectsUnavailable."""
     body = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), body)
+    pq.write_table(pa.Table.from_pylist([msgspec.to_builtins(each) for each in contents]), body)
     store.put(f"{CONTENTS}{run}.parquet", body.getvalue())
 
 
@@ -88,8 +89,7 @@ def refresh_places(
         of_run = [each for each in report.places if each.is_as_of_run]
         if report.state in ("running", "killed") and not of_run:
             reason = "the run has not ended, and has not looked at everything"
-            purge = f"refstore purge run {repo.name}"
-            of_run = [Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True)]
+            of_run = [unexamined_place(reason, f"refstore purge run {repo.name}")]
         report.places = [*lookup.find_places(report), *of_run]
         report.places_ms = lookup.now_ms
 
@@ -110,40 +110,6 @@ class _BytesCopy(NamedTuple):
     sources: tuple[str, ...]
 
 
-def _follow_contents(
-    report: PurgeReport, written: Mapping[str, list[RunContent]], copies: Iterable[_BytesCopy]
-) -> list[RunContent]:
-    """Return a run's contents, and what has their bytes or rows since: copies, and what later runs have made of those
-    that were live again, or still. Such a run removes the rows of its own ids alone.
-    """
-    found = {each.address: each for each in written.get(report.run, ())}
-    followers: defaultdict[str, list[RunContent]] = defaultdict(list)
-    for later, contents in written.items():
-        for each in contents if later > report.run else ():
-            if each.new_address:
-                new = RunContent(each.new_address, each.identity, each.dataset, each.prefix, 0, False, LATER)
-                followers[each.address].append(new)
-    datasets = _datasets_of(report, found.values())
-    examined = set(report.examined_copies)
-    for address, prefix, sources in copies:
-        if prefix in datasets and address not in examined:
-            new = RunContent(address, address, datasets[prefix], prefix, 0, False, COPIED)
-            for source in sources:
-                followers[source].append(new)
-    pending = [*found, ANY_SOURCE] if found else []
-    for address in pending:  # the list grows while the loop runs
-        for each in followers[address]:
-            if each.address not in found:
-                found[each.address] = each
-                pending.append(each.address)
-    return list(found.values())
-
-
-def _datasets_of(report: PurgeReport, contents: Iterable[RunContent]) -> dict[str, str]:
-    """Return the names of a run's data sets, by their prefix."""
-    return {each.prefix: each.dataset for each in [*report.datasets, *contents]}
-
-
 class _ContentPlace(NamedTuple):
     """Where one content stands."""
 
@@ -152,6 +118,18 @@ class _ContentPlace(NamedTuple):
     deletes_at_ms: int = 0
     restore_command: str = ""
     ending_command: str = ""
+
+
+_LIVE: Final[dict[HolderKind, _ContentPlace]] = {
+    HolderKind.BRANCH: _ContentPlace(
+        "branches", "not purged, restored since, or come meanwhile", ending_command="purge run"
+    ),
+    HolderKind.TAG: _ContentPlace(
+        "tags and pins", "until the tags and pins go, and the commits expire", 0, "revert", "gc run"
+    ),
+    HolderKind.COMMIT: _ContentPlace("earlier commits", "until the commits expire", 0, "revert", "gc run"),
+}
+"""Without the name of the repository. The reason of the content comes first."""
 
 
 class _PlaceLookup:
@@ -163,35 +141,63 @@ class _PlaceLookup:
         self.now_ms = ctx.clock.now_ms()
         self.copies: dict[tuple[str, str], _BytesCopy] = {}
         """By prefix of the data set and address."""
-        self._there: dict[str, int] = {}
-        """The sizes of the contents that are there."""
+        self._sizes: dict[str, int] = {}
+        """Of the contents that are there."""
         self._names: dict[str, ReferenceRecord] = {}
         self._holders: dict[str, HolderKind] = {}
         self._records: dict[str, Location] = {}
         # in the order in which objects move: what is taken back or committed meanwhile is found where it stands then
-        there = self._look_up([each for report in reports for each in self._follow(report)])
+        there = self._look_up([each for report in reports for each in self.follow(report)])
         self._scan_names(reports, there)
-        there = self._look_up([each for report in reports for each in self._follow(report)])
+        there = self._look_up([each for report in reports for each in self.follow(report)])
         if ctx.locations.are_announced():
             for page in split_batches([Address(each) for each in sorted({each.identity for each in there})]):
                 records = ctx.locations.get_many(page)
                 self._records |= {each: one for each, one in zip(page, records, strict=True) if one is not None}
         self._dates = CleanupSchedule.read(ctx) if self._records else None
 
-    def _follow(self, report: PurgeReport) -> list[RunContent]:
-        return _follow_contents(report, self._written, self.copies.values())
+    def follow(self, report: PurgeReport) -> list[RunContent]:
+        """Return a run's contents, and what has their bytes or rows since: copies, and what later runs have made of
+        those that were live again, or still. Such a run removes the rows of its own ids alone.
+        """
+        found = {each.address: each for each in self._written.get(report.run, ())}
+        if not found:
+            return []
+        followers: defaultdict[str, list[RunContent]] = defaultdict(list)
+        for later, contents in self._written.items():
+            for each in contents if later > report.run else ():
+                if each.new_address:
+                    new = RunContent(each.new_address, each.identity, each.dataset, each.prefix, 0, False, LATER)
+                    followers[each.address].append(new)
+        datasets, examined = self._datasets_of(report), set(report.examined_copies)
+        for address, prefix, sources in self.copies.values():
+            if prefix in datasets and address not in examined:
+                new = RunContent(address, address, datasets[prefix], prefix, 0, False, COPIED)
+                for source in sources:
+                    followers[source].append(new)
+        pending = [*found, ANY_SOURCE]
+        for address in pending:  # the list grows while the loop runs
+            for each in followers[address]:
+                if each.address not in found:
+                    found[each.address] = each
+                    pending.append(each.address)
+        return list(found.values())
+
+    def _datasets_of(self, report: PurgeReport) -> dict[str, str]:
+        """Return the names of a run's data sets, by their prefix; none, if it wrote no contents down."""
+        contents = self._written.get(report.run)
+        return {each.prefix: each.dataset for each in [*report.datasets, *contents]} if contents else {}
 
     def _look_up(self, contents: Sequence[RunContent]) -> list[RunContent]:
         """Look up contents in the store, and the references of their objects. Return those that are there."""
-        new = [each for each in contents if each.address not in self._there]
-        uploads = {each.identity for each in new if each.is_open_upload}
+        new = [each for each in contents if each.address not in self._sizes]
+        uploads = {each.identity for each in new if each.reason == OPEN_UPLOAD_REASON}
         self._read_names(uploads)
-        self._there |= {each: 0 for each in uploads if isinstance(self._names.get(each), Issued)}
+        self._sizes |= {each: 0 for each in uploads if isinstance(self._names.get(each), Issued)}
         for page in split_batches(sorted({each.address for each in new})):
-            infos = self._ctx.objects.head_many(page)
-            self._there |= {info.key: info.size_bytes for info in infos if info is not None}
-        self._read_names({each.identity for each in new if each.address in self._there})
-        return [each for each in contents if each.address in self._there]
+            self._sizes |= {each.key: each.size_bytes for each in self._ctx.objects.head_many(page) if each is not None}
+        self._read_names({each.identity for each in new if each.address in self._sizes})
+        return [each for each in contents if each.address in self._sizes]
 
     def _read_names(self, identities: Iterable[str]) -> None:
         for page in split_batches([Address(each) for each in sorted(identities)]):
@@ -206,18 +212,13 @@ class _PlaceLookup:
         """
         contents = [each for of_run in self._written.values() for each in of_run]
         sources = {ANY_SOURCE, *(each.address for each in contents), *(each.new_address for each in contents)}
-        prefixes = {
-            prefix for each in reports if (own := self._written.get(each.run)) for prefix in _datasets_of(each, own)
-        }
-        for _, path, entry, _ in scan_lost_names(self._ctx, sorted(prefixes)):
+        prefixes = sorted({prefix for report in reports for prefix in self._datasets_of(report)})
+        for _, path, entry, _ in scan_lost_names(self._ctx, prefixes):
             for prefix in prefixes:
                 if entry is not None and path.startswith(prefix):
                     self._note_copy(prefix, entry, sources)
-        by_prefix: defaultdict[str, set[str]] = defaultdict(set)
-        for each in there:
-            by_prefix[each.prefix].add(each.identity)
-        for prefix in sorted(prefixes):
-            self._scan_prefix(prefix, by_prefix[prefix], sources)
+        for prefix in prefixes:
+            self._scan_prefix(prefix, {each.identity for each in there if each.prefix == prefix}, sources)
         missing = {each.identity for each in there}.difference(self._holders)
         unknown = {each for each in missing if not isinstance(self._names.get(each), Emptied | Deleting | Issued)}
         if unknown:
@@ -239,49 +240,58 @@ class _PlaceLookup:
 
     def find_places(self, report: PurgeReport) -> list[Place]:
         """Return the places of a run's contents that are still there."""
-        contents = self._follow(report)
-        grouped: defaultdict[tuple[str, bool, _ContentPlace], list[tuple[RunContent, _ContentPlace]]] = defaultdict(
-            list
-        )
+        contents = self.follow(report)
+        grouped: defaultdict[tuple[str, bool, _ContentPlace], list[tuple[str, int]]] = defaultdict(list)
         reasons: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         for content in contents:
-            if content.address in self._there:
+            if content.address in self._sizes:
                 spot = self._place_of(content)
                 known = reasons[content.dataset, spot.kind]
-                if len(known) < REASONS_MAX or spot.reason in known:
-                    known.add(spot.reason)
-                else:
+                if len(known) >= REASONS_MAX and spot.reason not in known:
                     spot = spot._replace(reason="other reasons; see what was not purged")
+                known.add(spot.reason)
                 key = (content.dataset, not content.has_rows, spot._replace(deletes_at_ms=bool(spot.deletes_at_ms)))
-                sized = msgspec.structs.replace(content, size_bytes=self._there[content.address])
-                grouped[key].append((sized, spot))
-        places = [_merge_places(grouped[key]) for key in sorted(grouped)]
-        return [*places, *self._version_places(contents)]
+                grouped[key].append((content.address, spot.deletes_at_ms))
+        places = [
+            Place(
+                kind=spot.kind,
+                dataset=dataset,
+                reason=spot.reason,
+                objects=len(found),
+                bytes=sum(self._sizes[address] for address, _ in found),
+                first_deletes_at_ms=min(date for _, date in found),
+                deletes_at_ms=max(date for _, date in found),
+                has_rows=not is_unexamined,
+                restore_command=spot.restore_command,
+                ending_command=spot.ending_command,
+                addresses=sorted(address for address, _ in found)[:ADDRESSES_MAX],
+            )
+            for (dataset, is_unexamined, spot), found in sorted(grouped.items())
+        ]
+        return [*places, *self._version_places([each for each in contents if each.has_rows])]
 
     def _version_places(self, contents: Sequence[RunContent]) -> list[Place]:
         """Return the place of what a bucket keeps that was deleted, and will be."""
-        if not any(each.has_rows for each in contents):
+        if not contents:
             return []
         try:
             reason = self._ctx.objects.versioning_status().warning
         except RefstoreError as error:
             reason = f"whether the bucket keeps versions of what is deleted could not be asked: {error}"
-        gone = [each for each in contents if each.has_rows and each.address not in self._there]
-        size = sum(each.size_bytes for each in gone)
-        place = Place(kind="versions of the bucket", reason=reason, objects=len(gone), bytes=size)
+        gone = [each.size_bytes for each in contents if each.address not in self._sizes]
+        place = Place(kind="versions of the bucket", reason=reason, objects=len(gone), bytes=sum(gone))
         return [place] if reason else []
 
     def _place_of(self, content: RunContent) -> _ContentPlace:
         record = self._records.get(content.identity)
-        if record is None:
-            return self._place_of_live(content) if content.address == content.identity else self._place_of_unnamed()
-        if record.current is None:
-            return _ContentPlace(
-                "being deleted", "nothing names its object any more", ending_command=self._command("gc run")
-            )
-        if content.address == record.current.address:
+        if record is not None and record.current is None:
+            reason = "nothing names its object any more"
+            return _ContentPlace("being deleted", reason, ending_command=self._command("gc run"))
+        if content.address == (
+            content.identity if record is None or record.current is None else record.current.address
+        ):
             return self._place_of_live(content)
-        return self._place_of_replaced(content, record)
+        return self._place_of_replaced(content, record) if record is not None else self._place_of_unnamed()
 
     def _place_of_replaced(self, content: RunContent, record: Location) -> _ContentPlace:
         """Say where a content stands that its record names, and that is not the object's current one."""
@@ -304,49 +314,38 @@ class _PlaceLookup:
         if ending.kind == "attempts":
             return _ContentPlace("attempts", hold, goes_ms, ending_command=clean)
         if ending.kind == "trash":
-            return _ContentPlace(
-                "trash of restores", hold, goes_ms, self._command("purge restore", "--backup ADDRESS"), clean
-            )
+            restore = self._command("purge restore", "--backup ADDRESS")
+            return _ContentPlace("trash of restores", hold, goes_ms, restore, clean)
         run = next(one.replaced_by for one in record.backups if one.content.address == address)
         return _ContentPlace("backups", hold, goes_ms, self._command("purge restore", run), clean)
 
     def _place_of_live(self, content: RunContent) -> _ContentPlace:
         """Say where an object stands whose current content this is."""
-        holder = self._holders.get(content.identity)
+        holder, record = self._holders.get(content.identity), self._names.get(content.identity)
         if holder is not None and holder is not HolderKind.SWEEP and content.reason == PARTITION_LEFT_REASON:
-            return _ContentPlace(
-                "partitions left", "left by --max-units or --after", ending_command=self._command("purge run")
+            reason = "left by --max-partitions or --after"
+            return _ContentPlace("partitions left", reason, ending_command=self._command("purge run"))
+        live = _LIVE.get(holder) if holder is not None else None
+        if live is not None:
+            return live._replace(
+                reason=_DETAILS.sub("", content.reason) or live.reason,
+                restore_command=self._command(live.restore_command) if live.restore_command else "",
+                ending_command=self._command(live.ending_command),
             )
-        purge, sweep = self._command("purge run"), self._command("gc run")
-        if holder is HolderKind.BRANCH:
-            reason = _DETAILS.sub("", content.reason) or "not purged, restored since, or come meanwhile"
-            return _ContentPlace("branches", reason, ending_command=purge)
-        if holder is HolderKind.TAG:
-            reason = _DETAILS.sub("", content.reason) or "until the tags and pins go, and the commits expire"
-            return _ContentPlace("tags and pins", reason, 0, self._command("revert"), sweep)
-        if holder is HolderKind.COMMIT:
-            reason = _DETAILS.sub("", content.reason) or "until the commits expire"
-            return _ContentPlace("earlier commits", reason, 0, self._command("revert"), sweep)
-        if holder is HolderKind.HIDDEN and not isinstance(self._names.get(content.identity), Emptied):
-            return _ContentPlace(
-                "hidden branches", "the next run or nightly job deletes the branch", ending_command=purge
-            )
-        return self._place_of_lost(content, holder)
-
-    def _place_of_lost(self, content: RunContent, holder: HolderKind | None) -> _ContentPlace:
-        """Say where an object stands that no branch and no commit names that can be read."""
-        record = self._names.get(content.identity)
-        restore, reaper = self._command("restore"), REAPER
+        restore = self._command("restore")
         if isinstance(record, Emptied):
-            return _ContentPlace("undo trash", "", self._due_ms(record), restore, reaper)
+            return _ContentPlace("undo trash", "", self._due_ms(record), restore, REAPER)
+        if holder is HolderKind.HIDDEN:
+            reason = "the next run or nightly job deletes the branch"
+            return _ContentPlace("hidden branches", reason, ending_command=self._command("purge run"))
         if isinstance(record, Listed):
             return _ContentPlace(
-                "undo trash", "its grace window begins when the reaper processes it", 0, restore, reaper
+                "undo trash", "its grace window begins when the reaper processes it", 0, restore, REAPER
             )
         if isinstance(record, Issued):
-            return _ContentPlace("issued", "", self._due_ms(record), "", reaper)
+            return _ContentPlace("issued", "", self._due_ms(record), "", REAPER)
         if isinstance(record, Deleting):
-            return _ContentPlace("being deleted", "the reaper has begun, and goes on", ending_command=reaper)
+            return _ContentPlace("being deleted", "the reaper has begun, and goes on", ending_command=REAPER)
         if holder is HolderKind.SWEEP:
             return _ContentPlace("condemned by a sweep", "the sweep goes on", ending_command=self._command("gc run"))
         return self._place_of_unnamed()
@@ -360,21 +359,3 @@ class _PlaceLookup:
 
     def _command(self, command: str, *words: str) -> str:
         return " ".join(["refstore", command, self._ctx.name, *words])
-
-
-def _merge_places(found: Sequence[tuple[RunContent, _ContentPlace]]) -> Place:
-    content, spot = found[0]
-    dates = [each.deletes_at_ms for _, each in found]
-    return Place(
-        kind=spot.kind,
-        dataset=content.dataset,
-        reason=spot.reason,
-        objects=len(found),
-        bytes=sum(each.size_bytes for each, _ in found),
-        first_deletes_at_ms=min(dates),
-        deletes_at_ms=max(dates),
-        has_rows=content.has_rows,
-        restore_command=spot.restore_command,
-        ending_command=spot.ending_command,
-        addresses=sorted(each.address for each, _ in found)[:ADDRESSES_MAX],
-    )

@@ -27,12 +27,10 @@ from refstore.operations.copy import Copy
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.upload import Link, Upload
 from refstore.repository import Repository
+from refstore_purge.outcomes import ObjectResult
 from refstore_purge.purge_plan import BranchPath, PurgeObject
-from refstore_purge.purge_report import PublishedCommit
-from refstore_purge.purge_tasks import ObjectResult
+from refstore_purge.purge_report import PURGE_NOTE, PublishedCommit
 
-PURGE_NOTE: Final = "purge"
-"""The note of a commit that names the run."""
 WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
 """How long to wait between tries while a branch has staged changes."""
 
@@ -60,15 +58,20 @@ class BranchPublication:
         self._summaries: dict[str, list[tuple[str, PurgeObject, WriteSummary]]] = {}
         """By branch: the paths of summary files."""
 
-    def issue(self, pieces: Sequence[PurgeObject]) -> dict[str, tuple[str, str]]:
+    def issue(self, purge_objects: Sequence[PurgeObject]) -> dict[str, tuple[str, str]]:
         """Return an address and its token for each object, by its present address."""
         issued: dict[str, tuple[str, str]] = {}
-        for branch in sorted({piece.names[0].branch for piece in pieces}):
-            mine = [piece for piece in pieces if piece.names[0].branch == branch]
+        for branch in sorted({purge_object.names[0].branch for purge_object in purge_objects}):
+            mine = [purge_object for purge_object in purge_objects if purge_object.names[0].branch == branch]
             for page in split_batches(mine):
-                made = self._repo.issue_many(self._open_hidden_branch(branch), [piece.names[0].path for piece in page])
+                made = self._repo.issue_many(
+                    self._open_hidden_branch(branch), [purge_object.names[0].path for purge_object in page]
+                )
                 issued.update(
-                    {piece.address: (each.address, each.token) for piece, each in zip(page, made, strict=True)}
+                    {
+                        purge_object.address: (each.address, each.token)
+                        for purge_object, each in zip(page, made, strict=True)
+                    }
                 )
         return issued
 
@@ -77,17 +80,17 @@ class BranchPublication:
         (`safety.copy_linked`). Other names follow when the branch of the first one is committed.
         """
         addresses: list[str] = []
-        for piece, token, done in rewritten:
-            first, *others = piece.names
+        for purge_object, token, done in rewritten:
+            first, *others = purge_object.names
             link = Link(
                 path=first.path,
                 token=token,
                 size_bytes=done.size_bytes,
                 checksum=done.checksum,
                 md5=done.md5,
-                metadata=piece.metadata,
-                content_type=piece.content_type,
-                s3=piece.s3,
+                metadata=purge_object.metadata,
+                content_type=purge_object.content_type,
+                s3=purge_object.s3,
             )
             addresses += [
                 entry.address for entry in self._repo.link_many(self._open_hidden_branch(first.branch), [link])
@@ -97,10 +100,10 @@ class BranchPublication:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
         return addresses
 
-    def add_summary(self, piece: PurgeObject, write: WriteSummary) -> None:
+    def add_summary(self, purge_object: PurgeObject, write: WriteSummary) -> None:
         """Let `publish` write a summary file under each of its names."""
-        for branch, path in piece.names:
-            self._summaries.setdefault(branch, []).append((path, piece, write))
+        for branch, path in purge_object.names:
+            self._summaries.setdefault(branch, []).append((path, purge_object, write))
 
     def publish(
         self, message: str, note: Callable[[PublishedCommit], None]
@@ -141,15 +144,15 @@ class BranchPublication:
     def _write_summaries(self, branch: str) -> int:
         """Write the summary files on a hidden branch; return how many."""
         written = 0
-        for path, piece, write in self._summaries.get(branch, []):
+        for path, purge_object, write in self._summaries.get(branch, []):
             with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
                 if write(branch, BranchPath(self._hidden[branch], path), cast(BinaryIO, target)):
                     item = Upload(
                         path=path,
                         body=cast(BinaryIO, target),
-                        metadata=piece.metadata,
-                        content_type=piece.content_type,
-                        s3=lambda piece=piece: piece.s3,
+                        metadata=purge_object.metadata,
+                        content_type=purge_object.content_type,
+                        s3=lambda purge_object=purge_object: purge_object.s3,
                     )
                     self._repo.upload_many(self._hidden[branch], [item])
                     written += 1

@@ -40,9 +40,28 @@ def describe_names(names: Sequence[BranchPath]) -> str:
     return ", ".join(f"{name.path!r} in {name.branch!r}" for name in names[:3]) + more
 
 
+class Partition(NamedTuple):
+    """One partition of a data set."""
+
+    dataset: Dataset
+    name: str
+    """'' for what lies in no partition folder."""
+
+    @property
+    def watermark(self) -> str:
+        """Its place among all partitions. A later run is given it to leave out those up to this one."""
+        return f"{self.dataset.prefix}{self.name}"
+
+    @property
+    def identifier_value(self) -> str | None:
+        """The identifier's value, if a partition folder has it; else None."""
+        return identifier_of_partition(self.dataset, self.name)
+
+
 class PurgeObject(msgspec.Struct):
     """One distinct object of a data set, and every name that it has there."""
 
+    partition: Partition
     address: str
     """That commits name."""
     size_bytes: int
@@ -60,25 +79,9 @@ class PurgeObject(msgspec.Struct):
     original_content: Content | None = None
     """Its content as it was uploaded, where every version is looked at."""
 
-
-class Partition(msgspec.Struct):
-    """One partition of a data set."""
-
-    dataset: Dataset
-    partition: str
-    """'' for what lies in no partition folder."""
-    objects: dict[str, PurgeObject]
-    """By address."""
-
     @property
-    def watermark(self) -> str:
-        """Its place among all partitions. A later run is given it to leave out those up to this one."""
-        return f"{self.dataset.prefix}{self.partition}"
-
-    @property
-    def identifier_value(self) -> str | None:
-        """The identifier's value, if a partition folder has it; else None."""
-        return identifier_of_partition(self.dataset, self.partition)
+    def dataset(self) -> Dataset:
+        return self.partition.dataset
 
 
 class SkippedObject(msgspec.Struct, frozen=True):
@@ -93,21 +96,19 @@ class SkippedObject(msgspec.Struct, frozen=True):
 class PurgePlan(NamedTuple):
     heads: dict[str, str]
     """The commit at which each branch was looked at."""
-    partitions: list[Partition]
-    """In order of prefix and partition."""
+    objects: list[PurgeObject]
+    """In the order of their partitions' watermarks."""
     skipped_objects: list[SkippedObject]
-    summaries: Sequence[Partition] = ()
-    """The summary files of Parquet data sets, of all partitions."""
+    summaries: Sequence[PurgeObject] = ()
+    """The summary files of Parquet data sets."""
     present_datasets: frozenset[str] = frozenset()
     """The data sets below whose prefix anything lies."""
     identified_datasets: frozenset[str] = frozenset()
     """The data sets of which any name or metadata has the identifier."""
-    is_of_versions: bool = False
-    """Whether every version was looked at, not the heads."""
 
 
 class PurgePlanner:
-    """Sorts objects into units as they are seen."""
+    """Sorts objects into partitions as they are seen."""
 
     def __init__(self, repo: Repository, ids: Mapping[str, str], *, replaces_content: bool = False) -> None:
         """`ids`: which set of ids each data set has. `replaces_content`: what is purged changes under all names that an
@@ -116,14 +117,13 @@ class PurgePlanner:
         self._ids = ids
         self._replaces_content = replaces_content
         self.held_prefixes = legal_hold_prefixes(repo)
-        self.not_purged: list[SkippedObject] = []
-        self._units: dict[tuple[str, str], Partition] = {}
-        self._places: dict[str, Partition] = {}
-        """By address: an object is in the unit of the first name that is seen."""
+        self.skipped_objects: list[SkippedObject] = []
+        self._objects: dict[str, PurgeObject] = {}
+        """By address: an object is in the partition of the first name that is seen."""
         self._told: set[tuple[str, str]] = set()
         """(path, address) of what is left alone, so that many versions of it are told once."""
         self._left_alone: set[str] = set()
-        """Addresses that no unit may have, whatever other names they have."""
+        """Addresses that no plan may have, whatever other names they have."""
         self._seen: set[str] = set()
         self._identified: set[str] = set()
 
@@ -138,15 +138,13 @@ class PurgePlanner:
         if path.startswith(self.held_prefixes):
             self._record_skipped(entry.address, name, "a legal hold covers it")
             return None
-        partition = partition_of(path[len(dataset.prefix) :])
         value = identifier_in_names(dataset, path, entry)
         if value is not None:
             self._identified.add(dataset.name)
-        known = self._places.get(entry.address)
+        known = self._objects.get(entry.address)
         if known is None:
-            known = self._units.setdefault((dataset.prefix, partition), Partition(dataset, partition, {}))
-            self._places[entry.address] = known
-            known.objects[entry.address] = PurgeObject(
+            known = self._objects[entry.address] = PurgeObject(
+                Partition(dataset, partition_of(path[len(dataset.prefix) :])),
                 entry.address,
                 entry.size_bytes,
                 entry.metadata,
@@ -156,8 +154,8 @@ class PurgePlanner:
                 entry.address,
                 value,
             )
-        elif known.objects[entry.address].identifier_value != value:
-            place = f"in partition {known.partition!r}" if known.partition else "elsewhere in it"
+        elif known.identifier_value != value:
+            place = f"in partition {known.partition.name!r}" if known.partition.name else "elsewhere in it"
             reason = f"the same object lies {place}, of another {dataset.identifier}"
             self.skip_object(entry.address, name, f"{reason}; upload it anew in one of the two")
         elif self._ids[known.dataset.name] != self._ids[dataset.name]:
@@ -168,7 +166,7 @@ class PurgePlanner:
             if self._replaces_content:
                 self._left_alone.add(entry.address)
             self._record_skipped(entry.address, name, reason)
-        return known.objects[entry.address]
+        return known
 
     def note_dataset(self, dataset: Dataset) -> None:
         """Note that something lies below a data set's prefix."""
@@ -182,25 +180,23 @@ class PurgePlanner:
     def _record_skipped(self, address: str, name: BranchPath, reason: str) -> None:
         if not self._replaces_content or (name.path, address) not in self._told:
             self._told.add((name.path, address))
-            self.not_purged.append(SkippedObject(*name, reason))
+            self.skipped_objects.append(SkippedObject(*name, reason))
 
-    def make_plan(self, heads: dict[str, str], summaries: PurgePlanner, *, is_of_versions: bool = False) -> PurgePlan:
+    def make_plan(self, heads: dict[str, str], summaries: PurgePlanner) -> PurgePlan:
         """Return what was sorted, with the summary files that another one sorted."""
         return PurgePlan(
             heads,
-            self.partitions(),
-            [*self.not_purged, *summaries.not_purged],
-            summaries.partitions(),
+            self.objects(),
+            [*self.skipped_objects, *summaries.skipped_objects],
+            summaries.objects(),
             frozenset(self._seen | summaries._seen),
             frozenset(self._identified),
-            is_of_versions,
         )
 
-    def partitions(self) -> list[Partition]:
-        """Return the units in order of prefix and partition."""
-        for address in self._left_alone.intersection(self._places):
-            self._places[address].objects.pop(address, None)
-        return sorted((unit for unit in self._units.values() if unit.objects), key=lambda unit: unit.watermark)
+    def objects(self) -> list[PurgeObject]:
+        """Return the objects in the order of their partitions."""
+        objects = (each for address, each in self._objects.items() if address not in self._left_alone)
+        return sorted(objects, key=lambda each: each.partition.watermark)
 
 
 def plan_heads(
@@ -223,12 +219,12 @@ def plan_heads(
                 if entry is not None and (is_data(dataset, path) or is_summary(dataset, path)):
                     name = BranchPath(branch, path)
                     of_kind = planner if is_data(dataset, path) else summaries
-                    piece = of_kind.add(dataset, name, entry)
-                    if piece is not None:
-                        piece.names.append(name)
+                    purge_object = of_kind.add(dataset, name, entry)
+                    if purge_object is not None:
+                        purge_object.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted
                 staged = list(find_staged(repo, branch, dataset))
-                planner.not_purged += staged
+                planner.skipped_objects += staged
                 if staged:
                     planner.note_dataset(dataset)
     return planner.make_plan(heads, summaries)

@@ -1,21 +1,32 @@
-"""What a run did: one JSON document for each run, in the repository's namespace. It names paths, and never an id."""
+"""What a run did: one JSON document for each run, in the repository's namespace. It names paths, and never an id.
+
+Before a run publishes, it writes to its report what, with what that counts. Whoever reads the report of a run that was
+killed, or failed while it published, looks up what came of it: the records of locations name the run, and so do the
+commits that landed on branches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
 
+from refstore.core.batches import split_batches
 from refstore.core.clock import format_utc
-from refstore.errors import Corrupt, NotFound, ObjectNotFound
+from refstore.core.ids import Address, own_address
+from refstore.errors import Corrupt, NotFound, ObjectNotFound, RefstoreError
 from refstore.monitoring.run_control import active_runs
 from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
+from refstore_purge.outcomes import SUMMARY, ObjectOutcome
 from refstore_purge.purge_plan import SkippedObject
 from refstore_purge.remaining_places import Place
 
 RUNS: Final = "_refstore/purge/runs/"
+PURGE_NOTE: Final = "purge"
+"""The note of a commit that names the run."""
 LISTED_MAX: Final = 10_000
 """How many objects that were not purged a report names; it counts all."""
 
@@ -67,41 +78,42 @@ class PartitionRow(msgspec.Struct, kw_only=True):
     """Of the indexes that were written."""
     attempts: int = 0
 
-    def add(self, each: Replacement) -> None:
-        """Count a content that was replaced."""
-        if each.is_summary:
+    def add(self, outcome: ObjectOutcome) -> None:
+        """Count an outcome."""
+        result = outcome.result
+        if outcome.kind == "replaced":
+            self._add_replaced(outcome)
+            return
+        self.read_bytes += result.read_bytes
+        if outcome.kind != "searched":
+            return
+        self.objects += 1
+        if result.failure:
+            return
+        self.by_partition += result.decided_by == "partition"
+        self.by_index += result.decided_by == "index"
+        self.index_bytes += result.index_bytes
+        self.by_statistics += result.decided_by == "statistics"
+        self.by_column += result.decided_by == "column"
+        self.matched_objects += result.has_ids
+        self.matched_entries += result.matched_entries
+        if result.decided_by != "name":
+            self.matched_rows += result.matched_rows
+
+    def _add_replaced(self, outcome: ObjectOutcome) -> None:
+        result = outcome.result
+        if result.decided_by == SUMMARY:  # its rows and bytes are not counted
             self.rewritten_summaries += 1
             return
-        self.bytes_before += each.bytes_before
-        if not each.new_address:
+        self.bytes_before += outcome.size_bytes
+        if not result.target_address:
             self.erased_objects += 1
             return
         self.rewritten_objects += 1
-        self.rows_before += each.rows_before
-        self.rows_changed += each.rows_changed
-        self.rows_after += each.rows_after
-        self.bytes_after += each.bytes_after
-
-
-class Replacement(msgspec.Struct, frozen=True, kw_only=True):
-    """A new content of an object, with what it counts once it is published."""
-
-    dataset: str
-    partition: str
-    identity: str
-    new_address: str
-    """Where it lies; '': the object is erased."""
-    branches: list[str] = []
-    """Of `keep-history`: the branch of each of its names. The first one that gets it makes it count."""
-    is_counted: bool = False
-    """Whether it counts already, because another branch has it."""
-    is_summary: bool = False
-    """Whether it is a summary file of Parquet, whose rows and bytes are not counted."""
-    rows_before: int = 0
-    rows_changed: int = 0
-    rows_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
+        self.rows_before += result.rows
+        self.rows_changed += result.matched_rows
+        self.rows_after += result.rows - (0 if outcome.keeps_rows else result.matched_rows)
+        self.bytes_after += result.size_bytes
 
 
 class PublishedCommit(msgspec.Struct, frozen=True):
@@ -137,11 +149,12 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     """Whether they are those of the ledger."""
     datasets: list[DatasetResult] = []
     rows: list[PartitionRow] = []
-    pending_replacements: list[Replacement] = []
-    """What is being published while this is written. If the run ends then, `killed_runs.py` finds out what came of it.
+    pending_replacements: list[ObjectOutcome] = []
+    """What is being published while this is written, and does not count yet. If the run ends then, `complete_report`
+    finds out what came of it.
     """
     heads: dict[str, str] = {}
-    """The head of each branch that is published to, as the run looked at it: its commit lies upon that."""
+    """The head of each branch that is being published to, as the run looked at it: its commit lies upon that."""
     published_commits: list[PublishedCommit] = []
     skipped_objects: list[SkippedObject] = []
     skipped_count: int = 0
@@ -235,11 +248,58 @@ def _read_by_key(repo: Repository, key: str) -> PurgeReport:
     if report.state == "running" and not _is_alive(repo, report.run):
         report = _decode(repo, key)
         if report.state == "running":
-            from refstore_purge.killed_runs import complete_report
-
             report.state = "killed"
             complete_report(repo, report)
     return report
+
+
+def complete_report(repo: Repository, report: PurgeReport) -> None:
+    """Bring a run's report to what it had published. What cannot be looked up counts as not published."""
+    with suppress(RefstoreError):
+        landed = _find_landed_commits(repo, report)
+        branches = {each.branch for each in landed}
+        of_versions = [each for each in report.pending_replacements if not each.branches]
+        replaced = _find_in_locations(repo, report.run, of_versions)
+        replaced += [each for each in report.pending_replacements if not branches.isdisjoint(each.branches)]
+        rows = {(row.dataset, row.partition): row for row in report.rows}
+        for each in replaced:
+            new = PartitionRow(dataset=each.dataset, partition=each.partition)
+            rows.setdefault((each.dataset, each.partition), new).add(each)
+        report.rows = list(rows.values())
+        report.published_commits += landed
+    report.pending_replacements, report.heads = [], {}
+
+
+def _find_landed_commits(repo: Repository, report: PurgeReport) -> list[PublishedCommit]:
+    """Return the commits of the run that its report does not have yet.
+
+    A branch is followed to the head that the run had looked at. Dates do not tell how far: who commits upon the run's
+    commit may give a date.
+    """
+    known = {each.commit for each in report.published_commits}
+    found: list[PublishedCommit] = []
+    for branch, head in sorted(report.heads.items()):
+        with suppress(RefstoreError):  # the branch is gone
+            for commit in repo.log(branch, first_parent=True):
+                if commit.id == head:
+                    break
+                if commit.record.notes.get(PURGE_NOTE) == report.run and commit.id not in known:
+                    paths = sum(1 for _ in repo.diff(commit.record.parents[0], commit.id))
+                    found.append(PublishedCommit(branch, commit.id, paths))
+    return found
+
+
+def _find_in_locations(repo: Repository, run: str, items: Sequence[ObjectOutcome]) -> list[ObjectOutcome]:
+    """Return what the records of locations have as a content, or as a backup, of the run."""
+    found: list[ObjectOutcome] = []
+    for page in split_batches(items):
+        records = repo.context.locations.get_many([own_address(each.identity) for each in page])
+        for each, record in zip(page, records, strict=True):
+            if record is not None and any(
+                one.run == run and one.address == Address(each.result.target_address) for one in record.contents()
+            ):
+                found.append(each)
+    return found
 
 
 def _is_alive(repo: Repository, run: str) -> bool:

@@ -2,8 +2,8 @@
 
     ids       read the ids of each data set into a folder that only this user can read
     plan      which objects the data sets have, by partition: at the heads, or in every version
-    heads     data sets of the mode `keep-history` (`purge_heads.py`)
-    versions  data sets of the modes `rewrite` and `erase` (`purge_versions.py`)
+    attempts  find, decide and publish (`purge_attempts.py`): at the heads for data sets of the mode `keep-history`, in
+              every version for those of the modes `rewrite` and `erase`
     look      look for the ids in what the plan leaves out: backups, trash, what is held (`unplanned_contents.py`)
     report    write what was done, and the places that still have rows (`place_lookup.py`), also if the run failed
 
@@ -15,10 +15,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
-
-import msgspec
 
 from refstore.errors import Invalid, RefstoreError
 from refstore.monitoring.run_control import RunControl
@@ -31,15 +30,16 @@ from refstore_purge import id_index, ids_file, ledger, place_lookup, purge_repor
 from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.dataset_results import make_dataset_results
 from refstore_purge.formats.base import IdKind
-from refstore_purge.ids_file import IdsFile
-from refstore_purge.killed_runs import complete_report
-from refstore_purge.purge_heads import purge_heads
-from refstore_purge.purge_plan import Partition, PurgePlan, SkippedObject, plan_heads
+from refstore_purge.head_publisher import HeadPublisher
+from refstore_purge.ids_form import IdsFormOptions
+from refstore_purge.location_publisher import LocationPublisher
+from refstore_purge.purge_account import PurgeAccount
+from refstore_purge.purge_cleanup import delete_abandoned_branches
+from refstore_purge.purge_context import FLOOR_ROWS, SHARE, PurgeOptions, PurgeRun
+from refstore_purge.purge_plan import PurgePlan, SkippedObject, plan_heads
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run_state import FLOOR_ROWS, SHARE, PurgeOptions, PurgeRun, PurgeRunState
 from refstore_purge.purge_tasks import TaskSettings, modules_for
-from refstore_purge.purge_versions import purge_versions
-from refstore_purge.remaining_places import Place
+from refstore_purge.remaining_places import unexamined_place
 from refstore_purge.version_plan import plan_versions
 
 __all__ = ["FLOOR_ROWS", "SHARE", "PurgeOptions", "run_purge"]
@@ -67,8 +67,8 @@ def run_purge(
         )
     ctx = repo.context
     run_id = ctx.ids.new_id(ctx.clock.now_ms())
-    state = PurgeRunState(PurgeReport(run=run_id, state="running", began_ms=ctx.clock.now_ms()))
-    engine = engines.for_objects(0)
+    report = PurgeReport(run=run_id, state="running", began_ms=ctx.clock.now_ms())
+    account, engine = PurgeAccount(report), engines.for_objects(0)
     with ids_file.ids_folder() as folder:
         owner = f"{socket.gethostname()}:{os.getpid()}"
         steps = RunSteps(engine, report_progress, RunControl(ctx, run_id, "purge", owner))
@@ -77,75 +77,78 @@ def run_purge(
         worker_processes.start_ahead(modules_for(datasets, has_index=key is not None))
         ids, unclear = _load_ids(repo, document, datasets, options, folder / "ids", key, print_notice)
         datasets = ids.select_datasets(datasets)
-        state.unusable_datasets = unclear
-        state.places += [Place(kind="run", reason=each.reason, has_rows=False, is_as_of_run=True) for each in unclear]
-        state.report.ids, state.report.is_from_ledger = ids.count, options.ids is None
+        account.unusable_datasets += unclear
+        account.places += [unexamined_place(each.reason) for each in unclear]
+        report.ids, report.is_from_ledger = ids.count, options.ids is None
         with ctx.audit.change("purge.run", repository=repo.name) as draft:
-            made = PurgeRun(repo, engine, options, steps, state, ids, key)
             try:
-                _purge(datasets, made, engines)
+                _purge(datasets, PurgeRun(repo, engine, options, steps, account, ids, key), engines)
                 if key is not None and not options.dry_run:
                     ledger.write_ledger(ctx.objects, key, run_id, ids.group_by_set(), ctx.clock.now_ms())
-                state.report.state = "dry run" if options.dry_run else "done"
-                state.report.watermark, state.report.partitions_left = state.watermark or "", state.partitions_left
+                report.state = "dry run" if options.dry_run else "done"
             except BaseException as error:
-                state.report.state = "failed"
-                state.report.failure = str(error) if isinstance(error, RefstoreError) else type(error).__name__
+                report.state = "failed"
+                report.failure = str(error) if isinstance(error, RefstoreError) else type(error).__name__
+                report.watermark, report.partitions_left = "", 0  # nobody may go on from where it did not come to
                 raise
             finally:
                 try:
-                    state.update_report()
-                    complete_report(repo, state.report)
-                    state.report.seconds, state.report.ended_ms = steps.seconds, ctx.clock.now_ms()
+                    account.update_report()
+                    purge_report.complete_report(repo, report)
+                    report.seconds, report.ended_ms = steps.seconds, ctx.clock.now_ms()
                     if not options.dry_run:
-                        _record_places(repo, state)
-                    purge_report.write_report(ctx.objects, state.report)
-                    draft.after = _audit_values(state.report)
+                        _record_places(repo, account)
+                    purge_report.write_report(ctx.objects, report)
+                    draft.after = _audit_values(report)
                 finally:
                     steps.close()  # until then nobody takes the run for killed
-    return state.report
+    return report
 
 
 def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None:
     run.steps.start_beat()
     run.save()
+    account, report = run.account, run.account.report
     heads = [each for each in datasets if each.mode == KEEP_HISTORY]
     versions = [each for each in datasets if each.mode != KEEP_HISTORY]
-    of_heads = of_versions = PurgePlan({}, [], [])
+    head_plan = version_plan = PurgePlan({}, [], [])
     if heads:
         with run.steps.step("listing the heads"):
-            of_heads = plan_heads(run.repo, heads, run.ids.planned_sets)
+            head_plan = plan_heads(run.repo, heads, run.ids.planned_sets)
+        account.note_plan(head_plan, head_plan.heads)
     if versions:
         with run.steps.step("listing every version"):
-            of_versions = plan_versions(run.repo, versions, run.ids.planned_sets)
-    every = sorted([*of_heads.partitions, *of_versions.partitions], key=lambda unit: unit.watermark)
-    run.state.note_plan(of_heads)
-    run.state.note_plan(of_versions)
-    _limit_partitions(run, every)
-    run = run.move_to(engines.for_objects(sum(len(unit.objects) for unit in every)))
+            version_plan = plan_versions(run.repo, versions, run.ids.planned_sets)
+        account.note_plan(version_plan)
+    objects = [*head_plan.objects, *version_plan.objects]
+    every, most = sorted({each.partition.watermark for each in objects}), run.options.max_partitions
+    chosen = [watermark for watermark in every if watermark > run.options.after]
+    run = run.move_to(engines.for_objects(len(objects)))
+    if most is not None and len(chosen) > most:
+        run = replace(run, until=chosen[most - 1])
     run.save()
     with run.steps.step("preparing"):
-        row_search.prepare_ids(run, datasets, run.select_partitions(every), every)
-        job = _make_task_settings(run)
+        row_search.prepare_ids(run, datasets, objects)
+        task_settings = _make_task_settings(run)
+    run = replace(run, task_settings=task_settings)
     try:
         if heads:
-            purge_heads(run, job, heads, of_heads)
-        run.state.results.clear()  # an object of data sets of both kinds may have other identifiers in each
+            if not run.options.dry_run:
+                delete_abandoned_branches(run.repo.context)
+            HeadPublisher(run, heads).purge(head_plan)
         if versions:
-            purge_versions(run, job, versions, of_versions)
+            publisher = LocationPublisher(run, versions)
+            latest = publisher.purge(version_plan)
+            if latest.summaries:
+                publisher.purge_summaries(latest)
         if not run.options.dry_run:
-            unplanned_contents.find_unplanned(run, job, datasets)
-        run.state.report.datasets = make_dataset_results(run, datasets, every)
+            unplanned_contents.find_unplanned(run, datasets)
+        account.update_report()
+        report.datasets = make_dataset_results(run, datasets, objects)
     finally:
-        run.engine.remove_shared(job.ids)
-
-
-def _limit_partitions(run: PurgeRun, units: list[Partition]) -> None:
-    """Set the watermark, where there are more units than this run may do, and count those that it leaves out."""
-    chosen, most = run.select_partitions(units), run.options.max_partitions
-    if most is not None and len(chosen) > most:
-        run.state.watermark = chosen[most - 1].watermark
-    run.state.partitions_left = len(units) - len(run.select_partitions(units))
+        run.engine.remove_shared(task_settings.ids)
+    report.watermark = run.until or ""
+    report.partitions_left = len(every) - len(chosen if most is None else chosen[:most])
 
 
 def _load_ids(
@@ -209,47 +212,32 @@ def _make_task_settings(run: PurgeRun) -> TaskSettings:
     )
 
 
-def _record_places(repo: Repository, state: PurgeRunState) -> None:
+def _record_places(repo: Repository, account: PurgeAccount) -> None:
     """Write down what still has rows of the ids, and list the places where that stands."""
-    made = state.report
-    made.places = list(state.places)
-    purge = f"refstore purge run {repo.name}"
-    if made.failure:
-        reason = "the run failed, and has not looked at everything"
-        made.places.append(Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True))
-    made.unexamined = [place_lookup.UNNAMED]
-    left = dict.fromkeys(state.unpublished_objects, "its branch did not take the run's commit")
-    left |= {address: each.reason for address, each in state.failures.items()}
-    contents = [
-        msgspec.structs.replace(each, reason=each.reason or left.get(each.identity, "")) for each in state.contents
-    ]
-    made.places += [
-        Place(
-            kind="run",
-            dataset=each.dataset,
-            reason=each.untouched_reason,
-            has_rows=False,
-            ending_command=purge,
-            is_as_of_run=True,
-        )
-        for each in made.datasets
+    report, purge = account.report, f"refstore purge run {repo.name}"
+    report.places = list(account.places)
+    if report.failure:
+        report.places.append(unexamined_place("the run failed, and has not looked at everything", purge))
+    report.unexamined = [place_lookup.UNNAMED]
+    report.places += [
+        unexamined_place(each.untouched_reason, purge, each.dataset)
+        for each in report.datasets
         if each.untouched_reason
     ]
     try:
-        place_lookup.write_contents(repo.context.objects, made.run, contents)
-        examined = set[str]().union(*state.examined_contents.values())
-        place_lookup.refresh_places(repo, [made], examined=examined)
+        place_lookup.write_contents(repo.context.objects, report.run, account.remaining_contents())
+        place_lookup.refresh_places(repo, [report], examined={address for _, address in account.examined})
     except RefstoreError as error:
         reason = f"where the rows still are could not be looked up: {error}"
-        made.places.append(Place(kind="run", reason=reason, has_rows=False, ending_command=purge, is_as_of_run=True))
+        report.places.append(unexamined_place(reason, purge))
 
 
-def _audit_values(made: PurgeReport) -> dict[str, object]:
+def _audit_values(report: PurgeReport) -> dict[str, object]:
     return {
-        "run": made.run,
-        "state": made.state,
-        "ids": made.ids,
-        "rows": sum(row.rows_changed for row in made.rows),
-        "objects": sum(row.rewritten_objects for row in made.rows),
-        "commits": [each.commit for each in made.published_commits],
+        "run": report.run,
+        "state": report.state,
+        "ids": report.ids,
+        "rows": sum(row.rows_changed for row in report.rows),
+        "objects": sum(row.rewritten_objects for row in report.rows),
+        "commits": [each.commit for each in report.published_commits],
     }

@@ -27,6 +27,7 @@ from refstore_purge.file_allowance import NO_MEMORY, limit_memory
 from refstore_purge.formats.base import FormatTask, MissingColumnError, PurgeError, find_column_type, unknown_failure
 from refstore_purge.formats.registry import MODULES, load_format
 from refstore_purge.ledger import AnyIds, open_ids
+from refstore_purge.outcomes import ObjectResult
 from refstore_purge.reader_process import crash_reason, open_store
 from refstore_purge.untyped_pandas import pa
 
@@ -68,36 +69,6 @@ class ObjectTask(msgspec.Struct, frozen=True, kw_only=True):
     """Its size; 0: it is not there yet."""
     may_be_gone: bool = False
     """Whether nobody may name the object any more by now."""
-
-
-class ObjectResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one object."""
-
-    address: str
-    rows: int = 0
-    matched_rows: int = 0
-    matched_entries: int = 0
-    """Entries of the file's key-value metadata that have an id."""
-    decided_by: str = ""
-    """What told how many match: the value of the `partition`, the `index`, `statistics`, or the `column`."""
-    read_bytes: int = 0
-    index_bytes: int = 0
-    """Of the index that was written."""
-    target_address: str = ""
-    size_bytes: int = 0
-    checksum: str = ""
-    md5: str = ""
-    lacks_identifier: bool | None = False
-    """Whether it has no such column, or no line with this field; None: the object does not tell."""
-    is_gone: bool = False
-    """Whether the object is not there any more."""
-    failure: str = ""
-    """Why it is left as it was; names columns and types, and no value."""
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether rows or metadata of the object have an id."""
-        return bool(self.matched_rows or self.matched_entries)
 
 
 def run_tasks(engine: Engine, job: TaskSettings, works: list[ObjectTask]) -> list[ObjectResult]:

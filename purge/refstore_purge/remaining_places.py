@@ -1,9 +1,8 @@
 """Places that still have rows of a run's ids: what the report lists, and what the run notes to find them again.
 
-A run notes contents by `state.contents.append(RunContent(...))`: each object of the store that has rows of the ids, or
-that nobody could look into. Where each of them stands is looked up whenever the report is shown (`place_lookup.py`),
-and what is gone is listed no more. What is no object of its own, or cannot be looked up later, is added by
-`state.places.append(Place(..., is_as_of_run=True))`, and is shown as the run saw it.
+The account of a run notes each content that has rows of the ids, or that nobody could look into. Where each of them
+stands is looked up whenever the report is shown (`place_lookup.py`), and what is gone is listed no more. What is no
+object of its own, or cannot be looked up later, is shown as the run saw it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ import msgspec
 
 ADDRESSES_MAX: Final = 1000
 """How many addresses a place lists; it counts all."""
+PARTITION_LEFT_REASON: Final = "its partition was left out"
+OPEN_UPLOAD_REASON: Final = "an upload in parts that is open"
+"""Of the address where its parts will be joined, also if the store has nothing there."""
 
 PlaceKind = Literal[
     "branches",
@@ -49,7 +51,7 @@ PlaceKind = Literal[
     attempts                what a run wrote that was killed
     retired                 taken off their records, and not deleted by the store yet
     unnamed                 nothing names them any more
-    partitions left         by `--max-units` or `--after`
+    partitions left         by `--max-partitions` or `--after`
     outside                 outside the repository
     versions of the bucket  which keeps what is deleted
     run                     the run has not ended, so nobody has looked
@@ -72,8 +74,6 @@ class RunContent(msgspec.Struct, frozen=True):
     """Why the run left it; '': it did not."""
     new_address: str = ""
     """Where the run wrote it again; '': it did not."""
-    is_open_upload: bool = False
-    """Whether it is the address where the parts of an upload will be joined, also if the store has nothing there."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,3 +105,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def explanation(self) -> str:
         """Say why the objects are there, and whether anybody looked into them."""
         return self.reason if self.has_rows else "; ".join(filter(None, ["not looked into", self.reason]))
+
+
+def unexamined_place(reason: str, ending_command: str = "", dataset: str = "") -> Place:
+    """Return a place at which the run did not look, as the run saw it."""
+    return Place(
+        kind="run", dataset=dataset, reason=reason, has_rows=False, ending_command=ending_command, is_as_of_run=True
+    )

@@ -21,39 +21,40 @@ from refstore_purge import purge_tasks
 from refstore_purge.formats import parquet_summary
 from refstore_purge.formats.base import PurgeError, unknown_failure
 from refstore_purge.formats.parquet_summary import ParquetSummary
-from refstore_purge.purge_plan import BranchPath, Partition, PurgeObject
-from refstore_purge.purge_run_state import PurgeRun
+from refstore_purge.purge_context import PurgeRun
+from refstore_purge.purge_plan import BranchPath, PurgeObject
 
 IsReplaced = Callable[[str], bool]
 """Returns whether a run wrote the content at an address."""
 
 
-def find_stale_summaries(run: PurgeRun, units: Sequence[Partition], is_replaced: IsReplaced) -> set[str]:
-    """Return the addresses of the summary files in any version that must be written again: those that have an id, and
+def find_stale_summaries(run: PurgeRun, summaries: Sequence[PurgeObject], is_replaced: IsReplaced) -> list[PurgeObject]:
+    """Return the summary files in any version that must be written again: those that have an id, and
     those that describe replaced files at none of their names.
     """
-    stale: set[str] = set()
-    for unit, piece, summary in _summaries(run, units):
-        with _report_failures(run, unit, piece):
-            told = [_is_current(run, piece, summary, name, is_replaced) for name in piece.names]
-            if _has_id(run, unit, summary) or (False in told and True not in told):
-                stale.add(piece.address)
+    stale: list[PurgeObject] = []
+    for purge_object, summary in _summaries(run, summaries):
+        with _report_failures(run, purge_object):
+            told = [_is_current(run, purge_object, summary, name, is_replaced) for name in purge_object.names]
+            if _has_id(run, purge_object, summary) or (False in told and True not in told):
+                stale.append(purge_object)
     return stale
 
 
 def _is_current(
-    run: PurgeRun, piece: PurgeObject, summary: ParquetSummary, name: BranchPath, is_replaced: IsReplaced
+    run: PurgeRun, purge_object: PurgeObject, summary: ParquetSummary, name: BranchPath, is_replaced: IsReplaced
 ) -> bool | None:
     """Return whether a summary file describes the replaced files as they are now; None: none of them was, or the
     summary file is in the trash, where nobody reads it.
     """
-    if not _is_stored(run, piece, name):
+    if not _is_stored(run, purge_object, name):
         return None
     entries = _entries(run, name, summary)
-    if run.options.dry_run and any(_has_ids(run, entry.address) for entry in entries.values()):
+    results = [run.account.results.get((purge_object.dataset.name, entry.address)) for entry in entries.values()]
+    if run.options.dry_run and any(result is not None and result.has_ids for result in results):
         return False  # it would be replaced
     replaced = {path: entry for path, entry in entries.items() if is_replaced(entry.address)}
-    if piece.content_address != piece.address:
+    if purge_object.content_address != purge_object.address:
         replaced = entries  # a restore may have brought back what it describes no more
     if not replaced:
         return None
@@ -62,26 +63,32 @@ def _is_current(
     )
 
 
-def _is_stored(run: PurgeRun, piece: PurgeObject, name: BranchPath) -> bool:
+def _is_stored(run: PurgeRun, purge_object: PurgeObject, name: BranchPath) -> bool:
     try:
-        return run.repo.resolve(name.branch, name.path).entry.address == piece.address
+        return run.repo.resolve(name.branch, name.path).entry.address == purge_object.address
     except (Gone, NotFound, InvalidName):  # the trash of a branch is no ref
         return False
 
 
-def have_ids(run: PurgeRun, unit: Partition, piece: PurgeObject) -> bool:
+def have_ids(run: PurgeRun, purge_object: PurgeObject) -> bool:
     """Return whether a summary file has an id. Raises PurgeError, ObjectNotFound."""
     with _translate_read_errors():
-        return _has_id(run, unit, _read_at(run, unit, piece, piece.content_address, piece.size_bytes))
+        return _has_id(
+            run, purge_object, _read_at(run, purge_object, purge_object.content_address, purge_object.size_bytes)
+        )
 
 
-def find_affected_summaries(run: PurgeRun, units: Sequence[Partition], rewritten: Collection[BranchPath]) -> set[str]:
-    """Return the addresses of the summary files at the heads that must be written again, once these files are."""
-    affected: set[str] = set()
-    for unit, piece, summary in _summaries(run, units):
-        described = {BranchPath(name.branch, _folder(name) + path) for name in piece.names for path in summary.files}
-        if _has_id(run, unit, summary) or not described.isdisjoint(rewritten):
-            affected.add(piece.address)
+def find_affected_summaries(
+    run: PurgeRun, summaries: Sequence[PurgeObject], rewritten: Collection[BranchPath]
+) -> list[PurgeObject]:
+    """Return the summary files at the heads that must be written again, once these files are."""
+    affected: list[PurgeObject] = []
+    for purge_object, summary in _summaries(run, summaries):
+        described = {
+            BranchPath(name.branch, _folder(name) + path) for name in purge_object.names for path in summary.files
+        }
+        if _has_id(run, purge_object, summary) or not described.isdisjoint(rewritten):
+            affected.append(purge_object)
     return affected
 
 
@@ -99,8 +106,7 @@ def _translate_read_errors() -> Generator[None, None, None]:
 @_translate_read_errors()
 def rewrite_summary(
     run: PurgeRun,
-    unit: Partition,
-    piece: PurgeObject,
+    purge_object: PurgeObject,
     names: Sequence[BranchPath],
     is_replaced: IsReplaced,
     target: BinaryIO,
@@ -110,11 +116,14 @@ def rewrite_summary(
     That is a name at which all of these files are there, and were uploaded as it says: at others somebody has changed
     some since it was written.
     """
-    task, source = run.make_task(unit, piece).format_task, _open(run, piece.content_address, piece.size_bytes)
-    uploaded = _read_uploaded(run, unit, piece)
-    summary = _read(run, unit, piece)
+    task, source = (
+        run.make_task(purge_object).format_task,
+        _open(run, purge_object.content_address, purge_object.size_bytes),
+    )
+    uploaded = _read_uploaded(run, purge_object)
+    summary = _read(run, purge_object)
     complete = [name for name in names if len(_entries(run, name, summary)) == len(summary.files)]
-    counts = [_count_changed(run, piece, name, uploaded or summary, is_replaced) for name in complete]
+    counts = [_count_changed(run, purge_object, name, uploaded or summary, is_replaced) for name in complete]
     # what it said when it was uploaded is gone with its backup; then some files may have been restored since
     if not counts or (min(counts) and uploaded is not None):
         raise PurgeError(
@@ -122,20 +131,22 @@ def rewrite_summary(
         )
     entries = _entries(run, complete[counts.index(min(counts))], summary)
     files = ((path, _open(run, entries[path].address, entries[path].size_bytes)) for path in summary.files)
-    parquet_summary.write_summary(source, target, files, task, run.ids.ids_of(unit.dataset))
+    parquet_summary.write_summary(source, target, files, task, run.ids.ids_of(purge_object.dataset))
 
 
-def _read_uploaded(run: PurgeRun, unit: Partition, piece: PurgeObject) -> ParquetSummary | None:
+def _read_uploaded(run: PurgeRun, purge_object: PurgeObject) -> ParquetSummary | None:
     """Return what a summary file said when it was uploaded; None: that is gone."""
-    size = piece.size_bytes if piece.original_content is None else piece.original_content.size_bytes
+    size = (
+        purge_object.size_bytes if purge_object.original_content is None else purge_object.original_content.size_bytes
+    )
     try:
-        return _read_at(run, unit, piece, piece.address, size)
+        return _read_at(run, purge_object, purge_object.address, size)
     except ObjectNotFound:
         return None
 
 
 def _count_changed(
-    run: PurgeRun, piece: PurgeObject, name: BranchPath, summary: ParquetSummary, is_replaced: IsReplaced
+    run: PurgeRun, purge_object: PurgeObject, name: BranchPath, summary: ParquetSummary, is_replaced: IsReplaced
 ) -> int:
     """Return how many files were uploaded otherwise than a summary file says; those whose uploaded content is gone are
     not counted.
@@ -146,7 +157,7 @@ def _count_changed(
         # the heads are planned as readers see them, every version as it was uploaded
         entry = (
             shown[path]
-            if piece.original_content is None
+            if purge_object.original_content is None
             else run.repo.resolve(_ref_of(name), _folder(name) + path).entry
         )
         if not is_replaced(entry.address):
@@ -155,36 +166,35 @@ def _count_changed(
     return changed
 
 
-def _summaries(run: PurgeRun, units: Sequence[Partition]) -> Iterator[tuple[Partition, PurgeObject, ParquetSummary]]:
+def _summaries(run: PurgeRun, summaries: Sequence[PurgeObject]) -> Iterator[tuple[PurgeObject, ParquetSummary]]:
     """Yield what each summary file says; report those that cannot be read."""
-    for unit in units:
-        for piece in unit.objects.values():
-            with _report_failures(run, unit, piece):
-                yield unit, piece, _read(run, unit, piece)
+    for purge_object in summaries:
+        with _report_failures(run, purge_object):
+            yield purge_object, _read(run, purge_object)
 
 
-def _read(run: PurgeRun, unit: Partition, piece: PurgeObject) -> ParquetSummary:
+def _read(run: PurgeRun, purge_object: PurgeObject) -> ParquetSummary:
     """Return what a summary file says, with the files that it describes no more because they lost all of their rows: a
     restore may have brought these back.
     """
-    summary = _read_at(run, unit, piece, piece.content_address, piece.size_bytes)
-    if piece.content_address == piece.address or (uploaded := _read_uploaded(run, unit, piece)) is None:
+    summary = _read_at(run, purge_object, purge_object.content_address, purge_object.size_bytes)
+    if purge_object.content_address == purge_object.address or (uploaded := _read_uploaded(run, purge_object)) is None:
         return summary
     return summary._replace(files={**{path: [] for path in uploaded.files}, **summary.files})
 
 
-def _read_at(run: PurgeRun, unit: Partition, piece: PurgeObject, address: str, size_bytes: int) -> ParquetSummary:
+def _read_at(run: PurgeRun, purge_object: PurgeObject, address: str, size_bytes: int) -> ParquetSummary:
     """Return what one content of a summary file says."""
-    read = partial(parquet_summary.read_summary, task=run.make_task(unit, piece).format_task)
+    read = partial(parquet_summary.read_summary, task=run.make_task(purge_object).format_task)
     return purge_tasks.read_in_process(run.repo.context, address, size_bytes, read)
 
 
-def _has_id(run: PurgeRun, unit: Partition, summary: ParquetSummary) -> bool:
-    return summary.has_ids(run.ids.ids_of(unit.dataset))
+def _has_id(run: PurgeRun, purge_object: PurgeObject, summary: ParquetSummary) -> bool:
+    return summary.has_ids(run.ids.ids_of(purge_object.dataset))
 
 
 @contextmanager
-def _report_failures(run: PurgeRun, unit: Partition, piece: PurgeObject) -> Generator[None, None, None]:
+def _report_failures(run: PurgeRun, purge_object: PurgeObject) -> Generator[None, None, None]:
     """Report a summary file that fails as not purged. One that is gone needs nothing."""
     try:
         with _translate_read_errors():
@@ -192,7 +202,7 @@ def _report_failures(run: PurgeRun, unit: Partition, piece: PurgeObject) -> Gene
     except ObjectNotFound:
         return
     except PurgeError as error:
-        run.report_failure(unit, piece, str(error))
+        run.record("left", purge_object, reason=str(error))
 
 
 def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[str, Entry]:
@@ -208,11 +218,6 @@ def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[s
             return {}
         found |= {path[len(folder) :]: entry for path, entry in there.items() if is_own(entry.address)}
     return found
-
-
-def _has_ids(run: PurgeRun, address: str) -> bool:
-    done = run.state.results.get(address)
-    return done is not None and done.has_ids
 
 
 def _describes(run: PurgeRun, summary: ParquetSummary, path: str, entry: Entry) -> bool:

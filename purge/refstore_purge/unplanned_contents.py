@@ -10,7 +10,6 @@ run leaves, are not: they are listed as such.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,9 +21,11 @@ from refstore.errors import Invalid, ObjectNotFound
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.records.location_records import Location
 from refstore.records.staging_records import Entry
-from refstore_purge import purge_tasks, row_search, summary_files
+from refstore_purge import row_search, summary_files
 from refstore_purge.formats.base import PurgeError
 from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
+from refstore_purge.outcomes import ObjectResult
+from refstore_purge.purge_context import PurgeRun
 from refstore_purge.purge_plan import (
     BranchPath,
     Partition,
@@ -35,64 +36,64 @@ from refstore_purge.purge_plan import (
     legal_hold_prefixes,
     partition_of,
 )
-from refstore_purge.purge_run_state import PurgeRun
-from refstore_purge.purge_tasks import ObjectTask, TaskSettings
-from refstore_purge.remaining_places import Place, RunContent
+from refstore_purge.remaining_places import OPEN_UPLOAD_REASON, PARTITION_LEFT_REASON, Place
 
-PARTITION_LEFT_REASON: Final = "its partition was left out"
 HISTORY_REASON: Final = "earlier commits of the mode keep-history are not looked at"
 HELD_REASON: Final = "a legal hold covers it"
 OTHER_BRANCH_REASON: Final = "the purge document leaves this branch out"
-OPEN_UPLOAD_REASON: Final = "an upload in parts that is open"
 
 
 class _UnplannedContent(NamedTuple):
-    """A content, with the name that decides about its object."""
+    """A content, as that of an object with the name that decides about it."""
 
-    dataset: Dataset
-    holder: HolderKind | None
+    purge_object: PurgeObject
+    holder: HolderKind | None = None
     """None: nothing names it any more, or not yet."""
-    ref: str
-    path: str
-    identity: Address
-    entry: Entry | None
-    address: Address
+    entry: Entry | None = None
     is_open_upload: bool = False
 
+    @property
+    def name(self) -> BranchPath:
+        return self.purge_object.names[0]
 
-def find_unplanned(run: PurgeRun, job: TaskSettings, datasets: Sequence[Dataset]) -> None:
+
+def find_unplanned(run: PurgeRun, datasets: Sequence[Dataset]) -> None:
     """Note every content of the data sets that has rows of the ids and that the run did not look at.
 
     Raises CorruptRange, Unavailable.
     """
-    run.state.update_report()
+    run.account.update_report()
     with run.steps.step("looking at what is left"):
         for page in split_batches(_contents(run, datasets)):
-            _examine_contents(run, job, page)
+            _examine_contents(run, page)
 
 
 def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
     """Yield each content that the run did not look at, once."""
-    ctx = run.repo.context
+    ctx, examined = run.repo.context, run.account.examined
     announced = ctx.locations.are_announced()
-    looked_at = run.state.examined_contents
-    changing: dict[Address, Location] = dict(ctx.locations.scan_changing()) if announced else {}
+    changing: dict[str, Location] = dict(ctx.locations.scan_changing()) if announced else {}
     for page in split_batches(_objects(run, ctx, datasets)):
-        unknown = [
-            each.identity
+        identities = {
+            Address(each.purge_object.address)
             for each in page
-            if announced and each.identity not in changing and each.identity not in looked_at.get(each.dataset.name, ())
-        ]
+            if announced
+            and each.purge_object.address not in changing
+            and (each.purge_object.dataset.name, each.purge_object.address) not in examined
+        }
+        unknown = sorted(identities)
         records = dict(zip(unknown, ctx.locations.get_many(unknown), strict=True)) if unknown else {}
         for each in page:
-            record = changing.get(each.identity) or records.get(each.identity)
-            addresses = record.addresses() if record is not None else (each.identity,)
-            known = looked_at.get(each.dataset.name, ())
-            yield from (each._replace(address=address) for address in addresses if address not in known)
+            whole = each.purge_object
+            record = changing.get(whole.address) or records.get(Address(whole.address))
+            for address in record.addresses() if record is not None else (whole.address,):
+                if (whole.dataset.name, address) not in examined:
+                    content = msgspec.structs.replace(whole, content_address=address)
+                    yield each._replace(purge_object=content)
 
 
 def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
-    """Yield each object of the data sets once, by its firmest name, with its identity as the address."""
+    """Yield each object of the data sets once, by its firmest name."""
     lost_ones = list(scan_lost_names(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
         seen: set[str] = set()
@@ -106,135 +107,97 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
             elif address not in seen:
                 seen.add(address)
                 if name.holder is HolderKind.SWEEP:  # of no plan, and looked into here
-                    run.state.present_datasets.add(dataset.name)
-                yield _UnplannedContent(dataset, name.holder, name.ref, name.path, address, name.entry, address)
+                    run.account.present_datasets.add(dataset.name)
+                found = _make_object(dataset, BranchPath(name.ref, name.path), address)
+                yield _UnplannedContent(found, name.holder, name.entry)
         for lost in lost_ones:
             is_below = lost.path.startswith(dataset.prefix) and lost.address not in seen
             if is_below and (is_data(dataset, lost.path) or is_summary(dataset, lost.path)):
                 seen.add(lost.address)
-                yield _UnplannedContent(
-                    dataset, None, "", lost.path, lost.address, lost.entry, lost.address, lost.is_open_upload
-                )
+                found = _make_object(dataset, BranchPath("", lost.path), lost.address)
+                yield _UnplannedContent(found, None, lost.entry, lost.is_open_upload)
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
-            run.state.places.append(
-                Place(
-                    kind="outside",
-                    dataset=dataset.name,
-                    reason=reason,
-                    objects=len(outside),
-                    has_rows=False,
-                    is_as_of_run=True,
-                )
-            )
+            place = Place(kind="outside", dataset=dataset.name, reason=reason, objects=len(outside), has_rows=False)
+            run.account.places.append(msgspec.structs.replace(place, is_as_of_run=True))
 
 
-class _ContentToExamine(NamedTuple):
-    """A content to look into, as the object of a unit."""
-
-    content: _UnplannedContent
-    size_bytes: int
-    reason: str
-    partition: Partition
-
-    @property
-    def is_summary(self) -> bool:
-        return is_summary(self.partition.dataset, self.content.path)
-
-    @property
-    def purge_object(self) -> PurgeObject:
-        content = self.content
-        names = [BranchPath(content.ref, content.path)]
-        return PurgeObject(content.identity, self.size_bytes, {}, "", None, names, content.address)
+def _make_object(dataset: Dataset, name: BranchPath, address: str) -> PurgeObject:
+    partition = Partition(dataset, partition_of(name.path[len(dataset.prefix) :]))
+    return PurgeObject(partition, address, 0, {}, "", None, [name], address)
 
 
-def _examine_contents(run: PurgeRun, job: TaskSettings, contents: Sequence[_UnplannedContent]) -> None:
+def _examine_contents(run: PurgeRun, contents: Sequence[_UnplannedContent]) -> None:
     """Note which of the contents that are there have rows of the ids."""
-    infos = run.repo.context.objects.head_many([each.address for each in contents])
+    infos = run.repo.context.objects.head_many([each.purge_object.content_address for each in contents])
     held = legal_hold_prefixes(run.repo)
-    told = {each.path: each.reason for each in run.state.report.skipped_objects}
-    todo: list[_ContentToExamine] = []
+    reasons = {each.path: each.reason for each in run.account.report.skipped_objects}
+    of_rows: list[tuple[PurgeObject, str]] = []
     for content, info in zip(contents, infos, strict=True):
+        purge_object, (ref, path) = content.purge_object, content.name
+        dataset = purge_object.dataset
         if content.is_open_upload:
-            _record_content(run, content, 0, OPEN_UPLOAD_REASON, has_rows=False)
+            run.record("found", purge_object, reason=OPEN_UPLOAD_REASON)
             continue
         if info is None:
             continue
-        unit = Partition(content.dataset, partition_of(content.path[len(content.dataset.prefix) :]), {})
-        reason = HELD_REASON if content.path.startswith(held) else told.get(content.path, "")
-        if not run.select_partitions([unit]):
-            _record_content(run, content, info.size_bytes, PARTITION_LEFT_REASON, has_rows=False)
-        elif content.dataset.mode == KEEP_HISTORY and content.holder in (HolderKind.TAG, HolderKind.COMMIT):
-            _record_content(run, content, info.size_bytes, HISTORY_REASON, has_rows=False)
-        else:
-            if content.holder is HolderKind.BRANCH and not content.dataset.has_branch(content.ref):
-                reason = OTHER_BRANCH_REASON
-            todo.append(_ContentToExamine(content, info.size_bytes, reason, unit))
-            run.note_examined(unit, content.address)
-    _examine_names(run, [each for each in todo if each.partition.dataset.mode == ERASE])
-    of_rows = [each for each in todo if each.partition.dataset.mode != ERASE]
-    _examine_summaries(run, [each for each in of_rows if each.is_summary])
-    _examine_rows(run, job, [each for each in of_rows if not each.is_summary])
-
-
-def _examine_names(run: PurgeRun, todo: Sequence[_ContentToExamine]) -> None:
-    """Note the objects of the mode `erase` whose names or metadata have one of the ids."""
-    for each in todo:
-        content = each.content
-        value = identifier_in_names(content.dataset, content.path, content.entry or Entry(content.identity, 0, "", 0))
-        (is_one,) = row_search.find_ids(run.ids.all_ids_of(content.dataset), [value])
-        if value is None and content.entry is None:
-            _record_content(run, each.content, each.size_bytes, "its metadata is not known", has_rows=False)
-        elif is_one:
-            _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
-
-
-def _examine_summaries(run: PurgeRun, todo: Sequence[_ContentToExamine]) -> None:
-    """Note the summary files of Parquet that have an id, and those that could not be read."""
-    for each in todo:
-        with suppress(ObjectNotFound):
-            try:
-                if summary_files.have_ids(run, each.partition, each.purge_object):
-                    _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
-            except PurgeError as error:
-                _record_content(run, each.content, each.size_bytes, str(error), has_rows=False)
-
-
-def _examine_rows(run: PurgeRun, job: TaskSettings, todo: Sequence[_ContentToExamine]) -> None:
-    """Note the contents with rows of the ids, and those that could not be read."""
-    readable: list[tuple[_ContentToExamine, ObjectTask]] = []
-    for each in todo:
-        try:
-            row_search.match_partitions(run, [each.partition])
-        except Invalid as error:
-            _record_content(run, each.content, each.size_bytes, str(error), has_rows=False)
+        purge_object.size_bytes = info.size_bytes
+        if not run.is_selected(purge_object.partition):
+            run.record("found", purge_object, reason=PARTITION_LEFT_REASON)
             continue
-        if run.state.by_partition.get(each.partition.watermark) is not False:
-            readable.append(
-                (each, msgspec.structs.replace(run.make_task(each.partition, each.purge_object), may_be_gone=True))
-            )
-    if not readable:
-        return
-    for (each, _), done in zip(
-        readable, purge_tasks.run_tasks(run.engine, job, [work for _, work in readable]), strict=True
-    ):
-        if done.failure:
-            _record_content(run, each.content, each.size_bytes, done.failure, has_rows=False)
-        elif done.has_ids:
-            _record_content(run, each.content, each.size_bytes, each.reason, has_rows=True)
+        if dataset.mode == KEEP_HISTORY and content.holder in (HolderKind.TAG, HolderKind.COMMIT):
+            run.record("found", purge_object, reason=HISTORY_REASON)
+            continue
+        reason = HELD_REASON if path.startswith(held) else reasons.get(path, "")
+        if content.holder is HolderKind.BRANCH and not dataset.has_branch(ref):
+            reason = OTHER_BRANCH_REASON
+        run.account.examined.add((dataset.name, purge_object.content_address))
+        if dataset.mode == ERASE:
+            _note_found(run, purge_object, _examine_name(run, purge_object, content.entry), reason)
+        elif is_summary(dataset, path):
+            _note_found(run, purge_object, _examine_summary(run, purge_object), reason)
+        else:
+            of_rows.append((purge_object, reason))
+    _examine_rows(run, of_rows)
 
 
-def _record_content(run: PurgeRun, content: _UnplannedContent, size_bytes: int, reason: str, *, has_rows: bool) -> None:
-    dataset = content.dataset
-    run.state.contents.append(
-        RunContent(
-            content.address,
-            content.identity,
-            dataset.name,
-            dataset.prefix,
-            size_bytes,
-            has_rows,
-            reason,
-            is_open_upload=content.is_open_upload,
-        )
-    )
+def _note_found(run: PurgeRun, purge_object: PurgeObject, result: ObjectResult, reason: str) -> None:
+    if result.has_ids or result.failure:
+        run.record("found", purge_object, result, reason=reason)
+
+
+def _examine_name(run: PurgeRun, purge_object: PurgeObject, entry: Entry | None) -> ObjectResult:
+    """Look for the ids in the name and the metadata of an object of the mode `erase`."""
+    dataset, path, identity = purge_object.dataset, purge_object.names[0].path, Address(purge_object.address)
+    value = identifier_in_names(dataset, path, entry or Entry(identity, 0, "", 0))
+    if value is None and entry is None:
+        return ObjectResult(address=purge_object.content_address, failure="its metadata is not known")
+    (is_one,) = row_search.find_ids(run.ids.all_ids_of(dataset), [value])
+    return ObjectResult(address=purge_object.content_address, matched_rows=int(is_one))
+
+
+def _examine_summary(run: PurgeRun, purge_object: PurgeObject) -> ObjectResult:
+    """Look for the ids in a summary file of Parquet."""
+    result = ObjectResult(address=purge_object.content_address)
+    try:
+        return msgspec.structs.replace(result, matched_entries=int(summary_files.have_ids(run, purge_object)))
+    except ObjectNotFound:
+        return result
+    except PurgeError as error:
+        return msgspec.structs.replace(result, failure=str(error))
+
+
+def _examine_rows(run: PurgeRun, contents: Sequence[tuple[PurgeObject, str]]) -> None:
+    """Look for the ids in contents with rows."""
+    readable: list[tuple[PurgeObject, str]] = []
+    for purge_object, reason in contents:
+        try:
+            row_search.match_partitions(run, [purge_object])
+        except Invalid as error:
+            run.record("found", purge_object, reason=str(error))
+            continue
+        if run.partition_matches.get(purge_object.partition.watermark) is not False:
+            readable.append((purge_object, reason))
+    tasks = [msgspec.structs.replace(run.make_task(each), may_be_gone=True) for each, _ in readable]
+    for (purge_object, reason), result in zip(readable, run.run_tasks(tasks), strict=True):
+        _note_found(run, purge_object, result, reason)

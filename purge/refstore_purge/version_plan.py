@@ -20,7 +20,7 @@ from refstore.records.location_records import Content
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_purge import table_formats
-from refstore_purge.purge_plan import BranchPath, Partition, PurgePlan, PurgePlanner, is_data, is_summary
+from refstore_purge.purge_plan import BranchPath, PurgeObject, PurgePlan, PurgePlanner, is_data, is_summary
 
 
 def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str]) -> PurgePlan:
@@ -41,11 +41,11 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             of_kind.note_dataset(dataset)
             held.setdefault(entry.address, (of_kind, name))
             return
-        piece = of_kind.add(dataset, name, entry)
-        if piece is not None and (not piece.names or (of_summary and name not in piece.names)):
+        purge_object = of_kind.add(dataset, name, entry)
+        if purge_object is not None and (not purge_object.names or (of_summary and name not in purge_object.names)):
             planned.add(entry.address)
-            piece.names.append(name)
-            piece.original_content = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
+            purge_object.names.append(name)
+            purge_object.original_content = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
 
     around = scan_versions(ctx, prefixes=table_formats.metadata_folders(datasets))
     table_formats.refuse_table_parts(datasets, (path for _, path, _ in around))
@@ -61,24 +61,27 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             add(dataset, BranchPath(each.ref, each.path), described.get(each.entry.address, each.entry))
     for address, (of_kind, name) in held.items():
         of_kind.skip_object(address, name, "a legal hold covers it")
-    look_up_contents(ctx, [*planner.partitions(), *summaries.partitions()])
-    return planner.make_plan({}, summaries, is_of_versions=True)
+    plan = planner.make_plan({}, summaries)
+    return plan._replace(objects=_look_up_contents(ctx, plan.objects), summaries=_look_up_contents(ctx, plan.summaries))
 
 
-def look_up_contents(ctx: Context, units: Sequence[Partition]) -> None:
-    """Set where the contents lie, and drop objects that are erased, or being deleted."""
+def _look_up_contents(ctx: Context, objects: Sequence[PurgeObject]) -> list[PurgeObject]:
+    """Set where the contents lie. Return the objects that are neither erased nor being deleted."""
     if not ctx.locations.are_announced():
-        return
-    every = [(unit, piece) for unit in units for piece in unit.objects.values()]
-    for page in split_batches(every):
-        records = ctx.locations.get_many([Address(piece.address) for _, piece in page])
-        for (unit, piece), record in zip(page, records, strict=True):
-            if record is None:
-                continue
-            if record.current is None or record.current.is_erased:
-                del unit.objects[piece.address]
-                continue
-            piece.content_address, piece.size_bytes = record.current.address, record.current.size_bytes
+        return list(objects)
+    found: list[PurgeObject] = []
+    for page in split_batches(objects):
+        records = ctx.locations.get_many([Address(each.address) for each in page])
+        for purge_object, record in zip(page, records, strict=True):
+            if record is not None:
+                if record.current is None or record.current.is_erased:
+                    continue
+                purge_object.content_address, purge_object.size_bytes = (
+                    record.current.address,
+                    record.current.size_bytes,
+                )
+            found.append(purge_object)
+    return found
 
 
 def find_outside_names(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from refstore.cli.common import progress
-from refstore.cli.nightly_purge import purge_again
 from refstore.cli.rows import format_when
 from refstore.core import python_gc
 from refstore.core.units import DAY_MS, format_countdown, format_duration
@@ -71,6 +70,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
     from refstore_gc import gc_run
     from refstore_gc.bucket_lifecycle import find_overdue
     from refstore_gc.simulate import simulate_mark
+    from refstore_purge import nightly_job
 
     done: list[GcSummary] = []
     troubles: list[tuple[str, RefstoreError]] = []
@@ -94,7 +94,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
                 done.append(gc_run.mark(repo.context, engines, job.options, report_progress))
                 asking += bool(done[-1].question)
             else:
-                ran = gc_run.run_nightly(
+                ran = nightly_job.run_nightly(
                     repo.context,
                     engines,
                     job.options,
@@ -113,7 +113,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
             if job.what == "run" and job.purge_key is not None:
-                report = purge_again(repo, engines, job.purge_key, report_progress)
+                report = nightly_job.purge_again(repo, engines, job.purge_key, report_progress)
                 if report is not None:
                     purges.append((name, report))
         except RefstoreError as error:  # the others do not answer for it

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import typer
 
 from refstore.cli.common import print_answer
-from refstore.cli.nightly_purge import reasons_of, row_of
+from refstore.cli.purge_report import describe_left, night_row
 from refstore.cli.rows import format_when
 from refstore.core.redaction import redact_text
 from refstore.core.units import format_bytes, format_duration
 from refstore.gc_marks import Marks, OfflineRun, RunState
+
+NAMED_MAX: Final = 5
+"""How many objects that a purge left are named."""
 
 if TYPE_CHECKING:
     from refstore_gc.run_summary import GcSummary
@@ -30,7 +33,7 @@ def emit_summaries(
     """Print what runs did. `purges`: what came of looks for the ids of the purge's ledger, by repository; None: the
     command looks for none. `errors`: of one that repeats, whose JSON is one line; people read them in the log.
     """
-    rows = [row_of(name, report) for name, report in purges or ()]
+    rows = [night_row(name, report) for name, report in purges or ()]
     if output == "json":
         looks = {} if purges is None else {"purges": rows}
         answer = {"runs": list(done), "deleted_repositories": list(cleared), **looks}
@@ -74,7 +77,7 @@ def emit_summaries(
         print_answer(
             output, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched_reason)}
         )
-        for line in reasons_of(name, report):
+        for line in describe_left(report, NAMED_MAX, f"refstore purge report {name} {report.run}"):
             typer.echo(line, err=True)
 
 

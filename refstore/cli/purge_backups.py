@@ -14,8 +14,8 @@ from refstore.cli.rows import format_when
 from refstore.core.redaction import redact_text
 
 if TYPE_CHECKING:
-    from refstore_gc.purge_cleanup import KeptBackup
     from refstore_gc.run_summary import CleanupSummary
+    from refstore_purge.purge_cleanup import KeptBackup
 
 LEFT: Final = 4
 """The exit code if something is left that the same command could do later."""
@@ -39,7 +39,7 @@ def backups(
     Example: refstore purge backups sales
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        from refstore_gc import purge_cleanup
+        from refstore_purge import purge_cleanup
 
         kept = purge_cleanup.scan_backups(repo.context)
         emit(ctx, [_backup_row(each) for each in kept if run_id in ("", each.run)])
@@ -102,7 +102,7 @@ def clean(
     Exit code 5: the store did not delete some objects, and the output says why; the next cleaning tries again.
     """
     with open_lake(ctx) as lake:
-        from refstore_gc import purge_cleanup
+        from refstore_purge import purge_cleanup
 
         repo = lake.repository(repo_name)
         if not dry_run:

@@ -36,6 +36,24 @@ def summary_of(report: PurgeReport) -> dict[str, Any]:
     }
 
 
+def night_row(repository: str, report: PurgeReport) -> dict[str, Any]:
+    """Return what the look of the nightly job for the ledger's ids did, as a row."""
+    names = ("state", "ids", "rewritten_objects", "erased_objects", "rows_changed", "skipped_count")
+    summary = summary_of(report)
+    untouched = [each.dataset for each in report.datasets if each.untouched_reason]
+    row = {name: summary[name] for name in names}
+    return {"repository": repository, "purge": report.run, **row, "untouched": untouched}
+
+
+def describe_left(report: PurgeReport, shown: int, more: str) -> list[str]:
+    """Return a line for each data set and object that was not purged, up to a number. `more`: what shows the others."""
+    left = [f"data set {each.dataset}: {each.untouched_reason}" for each in report.datasets if each.untouched_reason]
+    left += [f"{each.branch}: {each.path or '(the branch)'}: {each.reason}" for each in report.skipped_objects[:shown]]
+    if report.skipped_count > shown:
+        left.append(f"... and {report.skipped_count - shown} more: {more}")
+    return [f"not purged: {each}" for each in left]
+
+
 def emit_report(ctx: typer.Context, report: PurgeReport) -> None:
     if invocation_of(ctx).json:
         emit(ctx, msgspec.to_builtins(report))
@@ -44,13 +62,8 @@ def emit_report(ctx: typer.Context, report: PurgeReport) -> None:
     emit(ctx, [msgspec.to_builtins(row) for row in report.rows], is_check=True)
     for each in report.published_commits:
         print(f"branch {each.branch}: commit {each.commit}, {each.paths} path{'' if each.paths == 1 else 's'}")
-    for each in report.datasets:
-        if each.untouched_reason:
-            print(f"not purged: data set {each.dataset}: {each.untouched_reason}")
-    for each in report.skipped_objects[:SHOWN]:
-        print(f"not purged: {each.branch}: {each.path or '(the branch)'}: {each.reason}")
-    if report.skipped_count > SHOWN:
-        print(f"... and {report.skipped_count - SHOWN} more; --json shows them")
+    for line in describe_left(report, SHOWN, "--json shows them"):
+        print(line)
     if report.partitions_left:
         how = f"; go on with --after {report.watermark!r}" if report.watermark else " by --after"
         print(f"{report.partitions_left} partitions were left out{how}")

@@ -64,7 +64,9 @@ Ledger = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Find the rows, and change nothing.")]
-MaxUnits = Annotated[int | None, typer.Option("--max-units", min=1, metavar="N", help="Do at most so many partitions.")]
+MaxPartitions = Annotated[
+    int | None, typer.Option("--max-partitions", min=1, metavar="N", help="Do at most so many partitions.")
+]
 After = Annotated[
     str, typer.Option("--after", metavar="WATERMARK", help="Leave out the partitions up to an earlier watermark.")
 ]
@@ -100,7 +102,7 @@ def run(
     empty_id: EmptyId = False,
     id_type: IdType = "",
     dry_run: DryRun = False,
-    max_units: MaxUnits = None,
+    max_partitions: MaxPartitions = None,
     after: After = "",
     including_copies: IncludingCopies = False,
     ignore_statistics: IgnoreStatistics = False,
@@ -137,7 +139,7 @@ def run(
         id_type=id_type,
         datasets=tuple(datasets or ()),
         dry_run=dry_run,
-        max_partitions=max_units,
+        max_partitions=max_partitions,
         after=after,
         includes_copies=including_copies,
         ignores_statistics=ignore_statistics,

@@ -17,9 +17,10 @@ from refstore.lake import Lake
 from refstore.monitoring import figures
 from refstore.objects import open_objects
 from refstore.objects.base import DeleteResult, VersioningStatus
-from refstore_gc import deleted_repositories, gc_run, purge_cleanup
+from refstore_gc import deleted_repositories, gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import KEPT_AS_VERSION_OUTCOME, ObjectCount
+from refstore_purge import purge_cleanup
 from refstore_reaper import repository_removal
 from refstore_reaper.daemon import Reaper
 from tests.durations import AT_ONCE, unchecked_lake

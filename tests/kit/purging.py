@@ -16,8 +16,7 @@ from refstore.errors import Contention, Gone, NotFound, NothingToCommit, ObjectN
 from refstore.kv_recovery.fence import DryRunFence
 from refstore.purge_document.document import BackupPolicy, Dataset, PurgeDocument, TrashPolicy
 from refstore.records.location_records import Content
-from refstore_gc import purge_cleanup
-from refstore_purge import purge_plan, version_plan
+from refstore_purge import purge_cleanup, purge_plan, version_plan
 from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
 from tests.kit.reaping import NoJournal
 from tests.kit.replay import Stage
@@ -76,10 +75,7 @@ def _purge_all(tools: Tools, run: str) -> None:
     with mock.patch.object(purge_plan, "legal_hold_prefixes", return_value=()):
         planned = version_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
     originals = [
-        (Address(piece.address), piece.original_content)
-        for unit in planned.partitions
-        for piece in unit.objects.values()
-        if piece.original_content is not None
+        (Address(each.address), each.original_content) for each in planned.objects if each.original_content is not None
     ]
     if originals:
         tools.ctx.locations.announce()

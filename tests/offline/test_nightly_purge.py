@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore.cli import gc_job
 from refstore.cli.gc_job import AllRan, Job, run_all
-from refstore.cli.nightly_purge import reasons_of, row_of
+from refstore.cli.purge_report import describe_left, night_row
 from refstore.errors import Conflict
 from refstore.objects.base import DeleteResult
-from refstore_gc import gc_run as nightly
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import ignore_progress
+from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_run
 from tests.commands import Command
 from tests.offline.world import World
@@ -52,10 +51,10 @@ def test_what_the_purge_left_is_said_and_left(world: World, engines: Engines) ->
     ran = run_night(world, engines)
     ((name, made),) = ran.purges
     assert (ran.has_purge_leftovers, ran.failed, ran.troubles) == (True, 0, [])
-    assert row_of(name, made)["skipped_count"] == 7
-    lines = reasons_of(name, made)
+    assert night_row(name, made)["skipped_count"] == 7
+    lines = describe_left(made, 5, "the report")
     assert len(lines) == 6
-    assert lines[-1] == f"not purged: ... and 2 more: refstore purge report sales {made.run}"
+    assert lines[-1] == "not purged: ... and 2 more: the report"
 
 
 def test_a_data_set_that_has_nothing_is_left_too(world: World, engines: Engines) -> None:
@@ -63,8 +62,8 @@ def test_a_data_set_that_has_nothing_is_left_too(world: World, engines: Engines)
     purge(world, engines)
     onboard(world.repo, prefix="mistyped/")
     ((name, made),) = run_night(world, engines).purges
-    assert row_of(name, made)["untouched"] == ["tracking.event"]
-    assert list(reasons_of(name, made)) == [
+    assert night_row(name, made)["untouched"] == ["tracking.event"]
+    assert describe_left(made, 5, "") == [
         "not purged: data set tracking.event: nothing lies below mistyped/ at any head"
     ]
 
@@ -87,7 +86,7 @@ def test_a_purge_that_fails_shows_each_sweep_once(
     def fail(*_: Any) -> None:
         raise Conflict("more rows would go than anybody expects")
 
-    monkeypatch.setattr(gc_job, "purge_again", fail)
+    monkeypatch.setattr(nightly, "purge_again", fail)
     ran = run_night(world, engines)
     assert [str(error) for _, error in ran.troubles] == ["more rows would go than anybody expects"]
     marks = [each.mark_id for each in ran.done]

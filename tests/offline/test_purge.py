@@ -16,8 +16,7 @@ from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.upload import Upload
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
-from refstore_gc.purge_cleanup import ABANDONED_MS
-from refstore_purge import id_index, publish, purge_heads, purge_report, purge_run, verify
+from refstore_purge import id_index, publish, purge_report, purge_run, verify
 from refstore_purge import purge_plan as planning
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
@@ -26,6 +25,8 @@ from refstore_purge.formats.parquet_footer import (
     RowGroupField,
     ThriftStruct,
 )
+from refstore_purge.head_publisher import HeadPublisher
+from refstore_purge.purge_cleanup import ABANDONED_MS
 from refstore_purge.purge_run import PurgeOptions
 from tests.kit.logged_events import collecting_events
 from tests.offline.purge_runs import Purge, purge_on
@@ -297,9 +298,10 @@ class TestWhatIsRefused:
         onboard(world.repo, mode="rewrite")
         assert purge("bob").is_whole
 
-    def test_more_than_anybody_expects(self, world: World, purge: Purge) -> None:
+    @pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
+    def test_more_than_anybody_expects(self, world: World, purge: Purge, mode: str) -> None:
         world.commit_files({PATH: events("bob", "bob", "ann")})
-        onboard(world.repo)
+        onboard(world.repo, mode=mode)
         with pytest.raises(Conflict, match=r"2 of 3 rows would go.*--breaker-share 1"):
             purge("bob", floor_rows=1)
         assert purge_report.read_report(world.repo).state == "failed"
@@ -363,7 +365,7 @@ class TestRunningAgain:
         onboard(world.repo)
         owner, name = {
             "its changes are listed": (planning, "find_staged"),
-            "copies are looked for": (purge_heads, "select_rewritable"),
+            "copies are looked for": (HeadPublisher, "find_outside_names"),
             "objects are staged": (publish.BranchPublication, "stage"),
         }[when]
         real = getattr(owner, name)

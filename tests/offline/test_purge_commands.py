@@ -21,8 +21,8 @@ from refstore.objects.local import LocalObjects
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.lake_records import DurationsRecord
-from refstore_gc.purge_cleanup import scan_backups
 from refstore_purge.ids_file import FOLDER_PREFIX
+from refstore_purge.purge_cleanup import scan_backups
 from tests.commands import Command
 from tests.durations import COLLECTOR
 from tests.offline.world import World
@@ -107,7 +107,7 @@ def test_avro_with_uuids_of_16_bytes(refstore: Command, lake: World) -> None:
     [
         (["run", "sales", "--ids", "nothing.csv", "--dry-run"], "nothing.csv"),
         (["report", "sales"], "no purge was run"),
-        (["run", "sales", "--ids", "ids.csv", "--max-units", "0"], "max-units"),
+        (["run", "sales", "--ids", "ids.csv", "--max-partitions", "0"], "max-partitions"),
     ],
 )
 def test_a_wrong_call_is_told_what_is_wrong(

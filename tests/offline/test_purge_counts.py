@@ -16,19 +16,21 @@ import pytest
 from refstore.errors import RefstoreError
 from refstore.monitoring.run_control import DEAD_MS
 from refstore.versioning.locations import Locations
-from refstore_gc import purge_cleanup, run_progress
+from refstore_gc import run_progress
 from refstore_gc.run_summary import ObjectCount
 from refstore_purge import (
-    purge_heads,
+    location_publisher,
+    purge_account,
+    purge_cleanup,
     purge_report,
     purge_run,
-    purge_run_state,
     purge_tasks,
-    purge_versions,
     restore_backups,
 )
-from refstore_purge.publish import PURGE_NOTE, BranchPublication
-from refstore_purge.purge_report import PurgeReport
+from refstore_purge.head_publisher import HeadPublisher
+from refstore_purge.publish import BranchPublication
+from refstore_purge.purge_context import PurgeRun
+from refstore_purge.purge_report import PURGE_NOTE, PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
 from tests.offline.world import World
@@ -243,10 +245,10 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, world: World, rng: random.Random,
         monkeypatch.setattr(owner, name, call)
 
     around(purge_tasks, "run_tasks")
-    around(purge_heads, "select_rewritable")
+    around(HeadPublisher, "find_outside_names")
     around(BranchPublication, "publish")
     around(BranchPublication, "merge_commit")
-    around(purge_versions, "replace_contents")
+    around(location_publisher, "replace_contents")
     around(Locations, "publish")
 
 
@@ -345,14 +347,14 @@ def test_what_was_staged_and_is_purged_by_the_end_is_not_listed(
     onboard(world, "heads")
     world.commit_files({f"{HEADS}day=1/x": csv_of("bob", "ann")})
     world.repo.upload("main", f"{HEADS}day=2/x", csv_of("eve"))
-    real = purge_heads.select_rewritable
+    real = HeadPublisher.find_outside_names
 
     def committed(*args: Any) -> Any:
-        monkeypatch.setattr(purge_heads, "select_rewritable", real)
+        monkeypatch.setattr(HeadPublisher, "find_outside_names", real)
         world.repo.commit("main", "what was staged")
         return real(*args)
 
-    monkeypatch.setattr(purge_heads, "select_rewritable", committed)
+    monkeypatch.setattr(HeadPublisher, "find_outside_names", committed)
     made = purged(world, engines)
     check(world, made)
     assert (made.is_whole, made.skipped_objects) == (True, [])
@@ -385,7 +387,7 @@ def kill(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, call: int, b
             return real(*args, **more)
         if not before:
             real(*args, **more)
-        for where in (purge_report, purge_run_state):
+        for where in (purge_report, purge_account):
             monkeypatch.setattr(where, "write_report", _write_nothing)
         monkeypatch.setattr(run_progress.RunSteps, "close", _nothing)
         monkeypatch.setattr(BranchPublication, "close", _nothing)
@@ -406,18 +408,19 @@ def _write_nothing(*_: Any) -> int:
 STEPS: list[tuple[Any, str]] = [
     (purge_run, "plan_heads"),
     (purge_run, "plan_versions"),
-    (purge_heads, "select_rewritable"),
+    (HeadPublisher, "find_outside_names"),
     (purge_tasks, "run_tasks"),
     (BranchPublication, "issue"),
     (BranchPublication, "stage"),
     (BranchPublication, "publish"),
     (BranchPublication, "merge_commit"),
-    (purge_heads, "count_published"),
+    (HeadPublisher, "count_published"),
     (Locations, "intend"),
     (Locations, "publish"),
-    (purge_run_state.PurgeRun, "count_replaced"),
-    (purge_run_state.PurgeRun, "end_publishing"),
-    (purge_versions, "plan_versions"),
+    (PurgeRun, "announce"),
+    (purge_account.PurgeAccount, "record"),
+    (PurgeRun, "end_publishing"),
+    (location_publisher, "plan_versions"),
 ]
 
 

@@ -85,7 +85,7 @@ class TestTheSeedsLayout:
         document.write_text(json.dumps({**DOCUMENT, "datasets": [{**DOCUMENT["datasets"][0], "mode": mode}]}))
         assert refstore.ok("purge", "onboard", "sales", document).err == ""
         ids = guestids(refstore.folder, "bob")  # u_purger.guestids
-        first = refstore("purge", "run", "sales", "--ids", ids, "--yes", "--max-units", "1", "--json")
+        first = refstore("purge", "run", "sales", "--ids", ids, "--yes", "--max-partitions", "1", "--json")
         assert (first.code, first.json["partitions_left"]) == (4, 2)
         assert [(row["partition"], row["objects"], row["rows_changed"]) for row in first.json["rows"]] == [
             (PARTITION, 2, 2)

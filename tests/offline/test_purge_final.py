@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from refstore_gc import purge_cleanup
-from refstore_purge import place_lookup, purge_report, verify
+from refstore_purge import place_lookup, purge_cleanup, purge_report, verify
 from tests.commands import Command
 from tests.corpus.groups import GROUPS
 from tests.offline.moving_bytes import MOVING, MovingBytes

@@ -11,7 +11,7 @@ now, and have rows of its ids*:
 
     a place with rows lists only such files, and each of them once
     each of them is listed: with rows, or as not looked into, which only earlier commits of the mode `keep-history` are,
-    partitions that `--max-units` left, and what a later run wrote
+    partitions that `--max-partitions` left, and what a later run wrote
     what `restore`, `purge restore`, the heads and earlier versions can show of them is listed as such a place
     a cleaning and the reaper delete what has a date by then, and nothing before
 
@@ -33,10 +33,9 @@ import pytest
 from refstore.core.ids import Address
 from refstore.errors import Gone, NotFound, RefstoreError
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore_gc import gc_run as nightly
-from refstore_gc import purge_cleanup
 from refstore_gc.gc_run import GcOptions
-from refstore_purge import place_lookup, purge_run, restore_backups, verify
+from refstore_purge import nightly_job as nightly
+from refstore_purge import place_lookup, purge_cleanup, purge_run, restore_backups, verify
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
@@ -164,22 +163,25 @@ class Model:
     def tag(self) -> None:
         self.world.repo.create_tag(f"v-{len(self.done)}", self._branch())
 
-    def purge(self, max_units: int | None = None) -> None:
+    def purge(self, max_partitions: int | None = None) -> None:
         guests = set(self.rng.sample(GUESTS, 2))
         before, names = self.world.data(), list(self._names())
         held = {identity for path, identity in names if self.held and path.startswith(self.held)}
         file = self._ids(guests)
         made = purge_run.run_purge(
-            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, max_partitions=max_units), lambda _: None
+            self.world.repo,
+            self.engines,
+            PurgeOptions(ids=file, share=1, max_partitions=max_partitions),
+            lambda _: None,
         )
         assert (
             self.held
-            or max_units
+            or max_partitions
             or all(each.path.startswith("visits/") or not each.path for each in made.skipped_objects)
         )
         self.runs.append(Ran(made, guests, before))
         self._learn(guests)
-        if max_units is None:
+        if max_partitions is None:
             for path, identity in names:
                 known = self.known[identity]
                 if identity not in held and not path.startswith("visits/"):
@@ -190,7 +192,7 @@ class Model:
             }
 
     def purge_units(self) -> None:
-        self.purge(max_units=self.rng.randrange(1, 3))
+        self.purge(max_partitions=self.rng.randrange(1, 3))
 
     def kill(self) -> None:
         """Kill a run at one of its writes."""

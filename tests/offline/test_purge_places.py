@@ -18,8 +18,15 @@ from refstore.errors import Conflict
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.mark_records import Mark
-from refstore_gc import purge_cleanup
-from refstore_purge import place_lookup, publish, purge_report, purge_report_tables, purge_run, restore_backups
+from refstore_purge import (
+    place_lookup,
+    publish,
+    purge_cleanup,
+    purge_report,
+    purge_report_tables,
+    purge_run,
+    restore_backups,
+)
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.remaining_places import Place
@@ -260,7 +267,7 @@ class TestDates:
         (kept,) = purge_cleanup.scan_backups(world.ctx)
         assert (kept.is_on_hold, kept.is_due) == (True, False)
         world.clock.sleep(31 * DAY_SECONDS)
-        purge_cleanup.clean_up(world.ctx)
+        assert purge_cleanup.clean_up(world.ctx).held_contents == 1
         assert now_of(world, made) == [place]
         world.repo.set_retention(json.dumps({}), remove=["hold:events/"])
         assert now_of(world, made)[0].deletes_at_ms < world.clock.now_ms()

@@ -9,10 +9,9 @@ import pytest
 
 from refstore.errors import KVSettling, KVWentBack
 from refstore.kv_recovery import reconciliation
-from refstore_gc import gc_run as nightly
-from refstore_gc import purge_cleanup
 from refstore_gc.gc_run import GcOptions
-from refstore_purge import purge_run, verify
+from refstore_purge import nightly_job as nightly
+from refstore_purge import purge_cleanup, purge_run, verify
 from refstore_purge.purge_run import PurgeOptions
 from tests.offline.test_restored_kv import back_up, found, later, restore
 from tests.offline.world import World

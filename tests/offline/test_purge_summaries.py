@@ -12,7 +12,8 @@ import fastavro
 import pytest
 
 from refstore.core.safety import CopyMode
-from refstore_purge import purge_report, purge_run, purge_versions, restore_backups
+from refstore_purge import purge_report, purge_run, restore_backups
+from refstore_purge.location_publisher import LocationPublisher
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.untyped_pandas import pa, pq
 from tests.offline.purge_runs import Purge
@@ -115,7 +116,7 @@ class TestEveryVersion:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(purge_versions, "purge_summaries", killed)
+            patched.setattr(LocationPublisher, "purge_summaries", killed)
             with pytest.raises(KeyboardInterrupt):
                 purge("zoe")
         assert has(bodies(world, "main"), b"zoe") == ["t/_metadata"]

@@ -16,8 +16,7 @@ from refstore.errors import Gone
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.stage_entries import Placement, place
 from refstore.records.reference_records import Reference
-from refstore_gc import purge_cleanup
-from refstore_purge import purge_run, restore_backups, version_plan
+from refstore_purge import purge_cleanup, purge_run, restore_backups, version_plan
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope

@@ -11,8 +11,9 @@ from refstore.operations.address_info import AddressState
 from refstore.operations.purge_roles import HIDDEN_BRANCHES, AddressRole
 from refstore.records.location_records import Content
 from refstore.versioning.locations import WrittenContent
-from refstore_gc import deletion_index_writer, gc_run, purge_cleanup
+from refstore_gc import deletion_index_writer, gc_run
 from refstore_gc.gc_run import GcOptions
+from refstore_purge import purge_cleanup
 from tests.offline.test_purge_backups import DAY_SECONDS, NEW, NEWER, OLD, one_object, set_days, settle
 from tests.offline.world import World
 from tests.purging import announce, content_of, content_to_be, intend, rewrite, write

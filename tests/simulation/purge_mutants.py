@@ -88,7 +88,7 @@ def purged() -> Iterator[Mutant]:
         "loss of locations: purge; end of backups",
         Edit("refstore_purge.content_replacement:keep_in_manifest", "    if published:\n", "    if False:\n"),
         Edit(
-            "refstore_gc.purge_cleanup:_clean_up",
+            "refstore_purge.purge_cleanup:_clean_up",
             "ctx.manifest.add(LocationsPublished(ctx.ids.new_id(ctx.clock.now_ms()), kept))",
             "pass",
         ),

@@ -206,9 +206,8 @@ def collect(kv: str, objects: str, repo: str) -> None:
 
 
 def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, fault: str = "") -> None:
-    from refstore_gc import purge_cleanup
     from refstore_gc.engines.choice import EngineOptions, open_engines
-    from refstore_purge import purge_tasks
+    from refstore_purge import purge_cleanup, purge_tasks
     from refstore_purge.purge_run import PurgeOptions, run_purge
     from tests.engines import QUICK
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from refstore.cli import gc, gc_job
+from refstore.cli import gc
 from refstore.cli.gc_job import Job, run_all
 from refstore.configuration.settings import embedded_urls
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
@@ -19,6 +19,7 @@ from refstore.lake import Lake
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import ObjectCount, SweepResult
+from refstore_purge import nightly_job
 from tests.commands import Command
 
 NO_ENGINES = cast(Any, None)
@@ -61,7 +62,7 @@ def test_a_failing_repository_stops_no_other_repositorys_collection(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
+    monkeypatch.setattr(nightly_job, "run_nightly", collected(asked))
     troubles = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Conflict)]
     assert asked == ["broken", "sales"]
@@ -81,7 +82,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
     with Lake.open(kv, f"{objects}?fsync=0") as again:
         again.open_store = opened
         asked: list[str] = []
-        monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
+        monkeypatch.setattr(nightly_job, "run_nightly", collected(asked))
         troubles = run_all(again, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
     assert asked == ["sales"]
@@ -105,8 +106,8 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
             latest_summary={"repository": "sales"},
         )
 
-    monkeypatch.setattr(gc_run, "run_nightly", collect)
-    monkeypatch.setattr(gc_job, "purge_again", purge)
+    monkeypatch.setattr(nightly_job, "run_nightly", collect)
+    monkeypatch.setattr(nightly_job, "purge_again", purge)
     job = Job("run", GcOptions(), purge_key=b"k")
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
     assert (ran.done, ran.marked, ran.purges) == ([{"repository": "sales"}], True, [])
@@ -128,7 +129,7 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
             latest_summary={"repository": ctx.name},
         )
 
-    monkeypatch.setattr(gc_run, "run_nightly", collect)
+    monkeypatch.setattr(nightly_job, "run_nightly", collect)
     done, _, _, troubles, *_ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
     assert (len(done), troubles) == (1, [])
 
@@ -275,7 +276,7 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(
     lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
+    monkeypatch.setattr(nightly_job, "run_nightly", collected(asked))
     monkeypatch.setattr(gc.EngineRequest, "open", no_engines)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
     assert refstore("gc", "run", "nowhere").code == 3

@@ -25,7 +25,7 @@ from refstore_api.ui.confirmation import (
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
-from refstore_gc import purge_cleanup
+from refstore_purge import purge_cleanup
 
 if TYPE_CHECKING:
     from refstore_purge.restore_backups import RestoreSummary

@@ -40,8 +40,8 @@ from refstore.records.pending_deletes import PendingDelete
 from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import LocationsPublished, ManifestLocation
 from refstore_gc import kv_guard
-from refstore_gc.purge_retention import LeftoverExpiry, LeftoverKind, find_expiries
 from refstore_gc.run_summary import FAILURES_SHOWN, CleanupSummary, ObjectCount
+from refstore_purge.purge_retention import LeftoverExpiry, LeftoverKind, find_expiries
 
 ABANDONED_MS: Final = DAY_MS
 """Hidden branches of a run that are so old were left by one that was killed."""
