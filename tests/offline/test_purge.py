@@ -200,6 +200,16 @@ class TestWhatIsLeft:
         assert [each.reason for each in made.skipped_objects] == ["a legal hold covers it"]
         assert guests_at(world.repo, "main") == ["bob"]
 
+    def test_a_legal_hold_outside_the_data_sets_is_kept_with_copies_too(self, world: World, purge: Purge) -> None:
+        world.commit_files({PATH: events("bob", "ann")})
+        world.repo.copy("main", PATH, "main", "elsewhere/copy")
+        world.repo.commit("main", "copy")
+        onboard(world.repo)
+        world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "elsewhere/", "reason": "a case"}]}))
+        (left,) = purge("bob", includes_copies=True).skipped_objects
+        assert left.reason == "a legal hold covers it as 'elsewhere/copy' in 'main'"
+        assert guests_at(world.repo, "main") == guests_at(world.repo, "main", "elsewhere/copy") == ["bob", "ann"]
+
     def test_a_file_that_cannot_be_read_fails_alone(self, world: World, purge: Purge) -> None:
         broken = f"{PREFIX}broken.parquet"
         world.commit_files({PATH: events("bob"), broken: events("bob")[:-20]})
