@@ -347,11 +347,11 @@ def test_ids_that_cannot_be_read_are_refused_and_not_shown(lake: Lake) -> None:
     lake.onboard("parquet")
     file = lake.world.folder / "ids.csv"
     for text, id_type, told in (
-        (b"id,x\nsecret\n", "", "more or fewer fields"),
-        (b"id,x\nsecret,1\n", "integer", "cannot be read as integer"),
-        (b'id,x\nsec"ret,1\n', "", "RFC 4180"),
-        ("id,x\nsecret-größe,1\n".encode("latin-1"), "", "cannot be read"),
-        (b"id,x\n99999999999999999999999999,1\n", "integer", "cannot be read as integer"),
+        (b"id,x\nsecret\n", "", "line 2 of ids.csv has 1 fields instead of 2"),
+        (b"id,x\nsecret,1\n", "integer", "line 2 of ids.csv has an id that is no integer"),
+        (b'id,x\n"sec"ret,1\n', "", "line 2 of ids.csv"),
+        ("id,x\nsecret-größe,1\n".encode("latin-1"), "", "is no text in UTF-8"),
+        (b"id,x\n99999999999999999999999999,1\n", "integer", "has an id that is no integer"),
         (b"secret,1\n", "", "no column 'id'"),
     ):
         file.write_bytes(text)
