@@ -4,7 +4,7 @@ of the offline job.
 purge_run.py                  one run over all data sets of a repository
 purge_context.py              its options, and what all of its steps do
 purge_account.py, outcomes.py  what became of each object, folded into the report
-ids_file.py, ids_form.py      read a table of ids, whatever its form
+ids_file.py                   read a file of ids
 dataset_ids.py, uuids.py      the ids of each data set, as its column has them
 purge_ids.py                  a set of ids, as tasks look them up
 purge_plan.py, version_plan.py  which objects there are: at the heads, or in every version

@@ -30,17 +30,14 @@ FLOOR_ROWS: Final = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeOptions:
     ids: Path | None
-    """Their table: Parquet, CSV or JSON lines. None: look for the ids of the ledger, which needs a key."""
+    """Their file (`ids_file.IdsFile`). None: look for the ids of the ledger, which needs a key."""
     id_column: str = ""
-    """'': the only one. Of CSV without a header: its number, from 1."""
     dataset_column: str = ""
-    """Which column names the data set of each id; '': none, the ids are for all. Likewise a number."""
+    delimiter: str = ","
     has_no_header: bool = False
-    """Whether the first line of a CSV file is an id."""
     takes_empty_id: bool = False
-    """Whether a value that is empty, and not null, is an id, too."""
     id_type: str = ""
-    """'': as the table has them."""
+    """'': as the file has them."""
     datasets: tuple[str, ...] = ()
     """Purge only these. None given: all that are onboarded and have ids."""
     dry_run: bool = False

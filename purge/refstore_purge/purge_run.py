@@ -31,7 +31,7 @@ from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.dataset_results import make_dataset_results
 from refstore_purge.formats.base import IdKind
 from refstore_purge.head_publisher import HeadPublisher
-from refstore_purge.ids_form import IdsFormOptions
+from refstore_purge.ids_file import IdsFile
 from refstore_purge.location_publisher import LocationPublisher
 from refstore_purge.purge_account import PurgeAccount
 from refstore_purge.purge_cleanup import delete_abandoned_branches

@@ -85,7 +85,8 @@ class BatchDeleter:
     def delete_batch(self, permit: Permit, due: Sequence[DueAddress]) -> BatchSteps:
         """Delete one batch of due addresses, in the order of rule 8.
 
-        It pauses once, while the store deletes; another batch may begin meanwhile.
+        Marked first, so that no restore names a blob that is deleted. It pauses once, while the store deletes; another
+        batch may begin meanwhile.
         """
         marked, stale = mark_deleting(self._ctx, due, delays=self._delays, on_corrupt=self._on_corrupt)
         self._settle(stale)
@@ -97,7 +98,7 @@ class BatchDeleter:
         self._in_flight.update(addresses)
         confirmed = DeleteResult((), (), ())
         try:
-            self._fence.pass_through()  # behind the marks, and before the blobs: the order is that of rule 21
+            self._fence.pass_through()  # behind the marks: a KV that lost a name since must not cost the blob (rule 21)
             if self._async_deleter is None:
                 confirmed = delete_blobs(self._ctx.objects, batch, self._journal)
             else:

@@ -1,7 +1,8 @@
 """Publish markers, and release the references of tokens that no commit took: the middle of `retired -> markers ->
 references -> empty`.
 
-A committed marker (`refstore.operations.commit_references`) hands its tokens over as deleted, so that entries that were
+Committed markers come first (rule 7), or what a commit names is released: each deletes the keys of what it added
+(`refstore.operations.commit_references`). Only then it hands its tokens over as deleted, so that entries that were
 overwritten or deleted before the commit lose their references.
 
 A corrupt record raises, and everything that depends on it stays unchanged. Any reaper may repeat any step: a step that
