@@ -154,7 +154,7 @@ def check_id_type(id_type: str) -> None:
 def convert_ids(values: Any, kind: IdKind, wanted: str) -> Any:
     """Return ids as another type, in the one in which it is compared; None: not all of them have it."""
     try:
-        if wanted == "binary" and kind == "string":
+        if wanted == "binary" and kind != "integer":  # text is compared by its bytes
             return values
         if wanted == "uuid" and kind == "binary":
             has_width = pc.equal(pc.binary_length(values), uuids.UUID_BYTES)

@@ -79,7 +79,7 @@ def test_a_listing_ends_early_where_metadata_fills_the_page(
 
 
 def test_a_log_ends_early_where_metadata_fills_the_page(alpha: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refstore_http.json_responses.PAGE_BYTES_MAX", 100_000)
+    monkeypatch.setattr("refstore_api.page_responses.PAGE_BYTES_MAX", 100_000)
     repo = alpha.lake.repository("alpha")
     made = [repo.commit("main", f"c{number}", metadata={"k": "v" * 60_000}, allow_empty=True).id for number in range(5)]
     found, pages = all_of(alpha, REPOSITORY + "/refs/main/commits", "id")

@@ -26,8 +26,8 @@ def mutants() -> Iterator[Mutant]:
             Edit("refstore.operations.upload:_reserve", "            ctx.references.create(reserved)\n", ""),
             Edit(
                 "refstore.operations.upload:_upload",
-                "    placements = [\n",
-                "    ctx.references.create(reserved)\n    placements = [\n",
+                "    placements = [item",
+                "    ctx.references.create(reserved)\n    placements = [item",
             ),
             Edit("refstore.operations.upload:_recheck_references", ">= ctx.safety.recheck_after_seconds", "< 0"),
         ),

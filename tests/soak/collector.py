@@ -34,8 +34,9 @@ def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) 
 
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     from refstore_gc.engines.choice import open_engines
-    from refstore_gc.gc_run import GcOptions, run_nightly
+    from refstore_gc.gc_run import GcOptions
     from refstore_gc.mark_breaker import BreakerLimits
+    from refstore_purge.nightly_job import run_nightly
     from tests.engines import SPARK
 
     options = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1), take_over=True)
