@@ -61,6 +61,7 @@ style: setup-spark
 	$(BIN)/python scripts/decision_index.py --check
 	$(BIN)/python scripts/protocol_page.py --check
 	$(BIN)/python scripts/check_tests.py
+	$(BIN)/python scripts/line_budget.py
 
 # The supervisor ends pyright's own processes, too, where make is ended.
 types: setup-spark
