@@ -271,13 +271,26 @@ def _csv_rows(file: IdsFile) -> Iterator[_Row]:
     delimiter = "\t" if file.delimiter == r"\t" else file.delimiter
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise Invalid("--delimiter is one character, or \\t for a tab, and no quote")
-    lines = csv.reader(_lines(file), delimiter=delimiter, strict=True)
+    raw: list[str] = []
+
+    def remember(line: str) -> str:
+        raw.append(line)
+        return line
+
+    lines = csv.reader(map(remember, _lines(file)), delimiter=delimiter, strict=True)
+    field = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{re.escape(delimiter)}]*)'
+    record = re.compile(f"{field}(?:{re.escape(delimiter)}{field})*")
     end = 0
     try:
         names = next(lines, [""]) if file.has_header else [ID_COLUMN]
         end = lines.line_num
         at, dataset_at = _find_columns(file, names)
+        raw.clear()
         for fields in lines:
+            text = "".join(raw).rstrip("\r\n")
+            raw.clear()
+            if '"' in text and not record.fullmatch(text):  # Python's reader takes a quote within a value as it is
+                raise csv.Error
             if len(fields) == len(names):
                 yield _Row(lines.line_num, fields[at], "" if dataset_at is None else fields[dataset_at])
             elif fields:

@@ -349,7 +349,8 @@ def test_ids_that_cannot_be_read_are_refused_and_not_shown(lake: Lake) -> None:
     for text, id_type, told in (
         (b"id,x\nsecret\n", "", "line 2 of ids.csv has 1 fields instead of 2"),
         (b"id,x\nsecret,1\n", "integer", "line 2 of ids.csv has an id that is no integer"),
-        (b'id,x\n"sec"ret,1\n', "", "line 2 of ids.csv"),
+        (b'id,x\n"sec"ret,1\n', "", "line 2 of ids.csv is no CSV: a quote"),
+        (b'id,x\nsec"ret,1\n', "", "line 2 of ids.csv is no CSV: a quote"),
         ("id,x\nsecret-größe,1\n".encode("latin-1"), "", "is no text in UTF-8"),
         (b"id,x\n99999999999999999999999999,1\n", "integer", "has an id that is no integer"),
         (b"secret,1\n", "", "no column 'id'"),
