@@ -107,7 +107,7 @@ class LocationPublisher(Publisher):
         self, objects: Sequence[PurgeObject], write_objects: WriteObjects, *, has_index: bool = False
     ) -> list[PurgeObject]:
         """Replace the contents of some objects; return those that others changed or deleted meanwhile: neither
-        replaced, nor left.
+        replaced, nor left. What does not end within the deadline of an operation is done again in halves.
         """
         run = self.run
         written: dict[int, tuple[PurgeObject, ObjectResult]] = {}
@@ -139,17 +139,22 @@ class LocationPublisher(Publisher):
             assert each.original_content is not None  # noqa: S101  # `plan_versions` has set it
             originals.append((Address(each.address), each.original_content))
         busy: list[int] = []
+        late: list[PurgeObject] = []
         try:
             busy = replace_contents(run.repo.context, run.account.report.run, originals, write, note)
         except DeadlineExceeded as error:
-            for number, purge_object in enumerate(objects):
-                if number not in published:
-                    run.record("left", purge_object, reason=str(error))
+            late = [each for number, each in enumerate(objects) if number not in published]
+            if len(objects) == 1:
+                run.record("left", objects[0], reason=str(error))
+                late = []
         run.end_publishing()
         if has_index:
             run.delete_indexes(published.values())
         gone = [number for number, (_, result) in written.items() if result.is_gone]
-        return [objects[number] for number in (*busy, *gone)]
+        unsettled = [] if late else [objects[number] for number in (*busy, *gone)]
+        for half in split_batches(late, -(-len(objects) // 2)):
+            unsettled += self._replace(half, write_objects, has_index=has_index)
+        return unsettled
 
     def _make_content(self, purge_object: PurgeObject, result: ObjectResult) -> Content | None:
         """Count what a task has written, and return it as a content; None if the object stays as it is."""

@@ -290,6 +290,25 @@ class TestWhatIsLeft:
         assert "within its deadline" in made.skipped_objects[0].reason
         assert guests_at(world.repo, "main") == ["ann", "bob"]
 
+    def test_a_batch_that_takes_longer_than_an_operation_is_done_in_halves(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.commit_files({PATH.replace("part-0", f"part-{number}"): events("ann", "bob") for number in range(7)})
+        onboard(world.repo, mode="rewrite")
+        sizes: list[int] = []
+
+        def wait(done: list[ObjectResult]) -> list[ObjectResult]:
+            sizes.append(len(done))
+            world.clock.sleep(len(done) * (world.ctx.safety.operation_deadline_seconds / 2 - 1))
+            return done
+
+        change_rewrites(monkeypatch, wait)
+        made = purge("bob")
+        assert made.is_whole, made
+        assert [(row.rewritten_objects, row.rows_changed, row.failed_objects) for row in made.rows] == [(7, 7, 0)]
+        assert sizes == [7, 4, 2, 2, 3, 2, 1]
+        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+
 
 class TestErase:
     @pytest.mark.parametrize(

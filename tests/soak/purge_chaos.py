@@ -470,7 +470,7 @@ def _the_last_run(repo: Repository, purger: Collector, runs: list[dict[str, Any]
             if said["left"] or not (is_enough if mode == "rewrite" else is_exact):
                 yield f"the last run was to purge {rows} rows of {objects} objects, and came to {said}"
             return
-    yield "no run went to its end, though nobody else was at work"
+    yield f"no run went to its end, though nobody else was at work; they came to {runs[-TRIES:]}"
 
 
 @contextlib.contextmanager
