@@ -325,7 +325,7 @@ def _more_ids(shop: Workshop, lake: Purged) -> Iterator[Row]:
 
 
 def _verify(shop: Workshop, lake: Purged) -> Iterator[Row]:
-    """Verify, which reads and compares by code of its own, beside a run that finds the same rows."""
+    """Verify, which reads every value again, beside a run that finds the same rows."""
     count = shop.scale.verified_ids
     file = lake.ids([lake.objects // 2], count)
     whole: list[float] = []

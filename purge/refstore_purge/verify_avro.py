@@ -1,161 +1,156 @@
-"""Count the rows of Avro for `verify`: fastavro decodes each record, and what stands at the identifier is looked up.
+"""Read Avro for `verify`: fastavro takes a file apart and decodes each record, and the identifier is looked up.
 
-fastavro believes a schema and the numbers in a file: it ends the process at a type that contains itself, and takes
-memory without end for elements without bytes. So such schemas are refused first, as a run refuses them.
+The schema is read without logical types, of which fastavro would make times and decimals. Types that contain
+themselves, and elements without bytes, end the process that reads, or meet the bound of its memory.
 """
 
 from __future__ import annotations
 
-import io
+import json
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
-from refstore.purge_document.document import Dataset
+from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.untyped_pandas import import_extra, pa
-from refstore_purge.verify_avro_file import DAMAGED, AvroFile, open_avro
-from refstore_purge.verify_avro_schema import ReadSchema, read_schema
-from refstore_purge.verify_columns import find_lookup
-from refstore_purge.verify_file_metadata import make_entries
-from refstore_purge.verify_ids import NORMAL, BatchedLookup, MetadataEntry, RowCount
-from refstore_purge.verify_text import VerifyReadError
+from refstore_purge.verify_ids import MetadataEntry, RowSearch, VerifyReadError, make_entries, place_of
 
-VALUES: Final = 50_000
-"""So many are handed over at a time."""
-WANTED: Final[dict[str, type]] = {"string": str, "integer": int, "binary": bytes}
-
-
-def schema_of_avro(source: BinaryIO) -> Any:
-    return read_schema(open_avro(source).metadata[b"avro.schema"]).arrow
-
-
-def entries_of_avro(source: BinaryIO) -> Iterator[MetadataEntry]:
-    """Yield the metadata that a writer added to a file. Raises VerifyReadError."""
-    return make_entries(open_avro(source).entries, "the header's entry {}")
+PAIR: Final = [{"name": name, "type": "bytes"} for name in ("key", "value")]
+HEADER: Final = {
+    "type": "record",
+    "name": "header",
+    "fields": [
+        {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": 4}},
+        # a map, which is stored in the same way, would hide what is there twice
+        {"name": "pairs", "type": {"type": "array", "items": {"type": "record", "name": "pair", "fields": PAIR}}},
+    ],
+}
+RECORDS: Final = ("record", "error")
+TYPES: Final[dict[type, Any]] = {
+    bool: pa.bool_(), str: pa.string(), int: pa.int64(), bytes: pa.binary(), float: pa.float64()
+}  # fmt: skip
 
 
-def count_avro(
-    source: BinaryIO, dataset: Dataset, lookup: BatchedLookup, count: RowCount, *, is_of_id: bool
-) -> BatchedLookup:
-    """Count the rows, and return the lookup for the identifier's type."""
-    file = open_avro(source)
-    schema = read_schema(file.metadata[b"avro.schema"])
-    lookup = find_lookup(schema.arrow, dataset, lookup, is_of_id=is_of_id)
-    if is_of_id and not dataset.set_null:
-        count.rows += sum(records for records, _ in file.blocks())
-        return lookup
-    search = _IdentifierSearch(schema, dataset, WANTED[lookup.ids.kind])
-    nulls = [name.split(".") for name in dataset.set_null]
-    values: list[Any] = []
-    rows: list[int] = []
-    for number, record in enumerate(_records(file, schema)):
-        if nulls and not any(_is_set(record, null) for null in nulls):
-            continue
-        if is_of_id:
-            count.rows += 1
-            continue
-        for value in search.values(record):
-            values.append(value)
-            rows.append(number)
-        if len(values) >= VALUES:
-            lookup.add(count, _to_comparable(values, lookup.ids.kind), pa.array(rows, pa.int64()))
-            values, rows = [], []
-    if values:
-        lookup.add(count, _to_comparable(values, lookup.ids.kind), pa.array(rows, pa.int64()))
-    return lookup
+def search_avro(source: BinaryIO, search: RowSearch) -> list[MetadataEntry]:
+    """Count the rows that have ids; return the metadata that a writer added. Raises VerifyReadError."""
+    fastavro, allowance = import_extra("fastavro", "the format avro"), FileAllowance(source)
+    header = fastavro.schemaless_reader(source, HEADER, None)
+    pairs = {pair["key"]: pair["value"] for pair in header["pairs"]}
+    if header["magic"] != b"Obj\x01" or len(pairs) < len(header["pairs"]):
+        raise VerifyReadError("its header is no avro's, or has an entry twice")
+    named: dict[str, Any] = {}
+    schema = fastavro.parse_schema(_without_logical_types(json.loads(pairs.pop(b"avro.schema"))), named)
+    walk, row = _RecordWalk(search, named), 0
+    steps, nulls = search.dataset.identifier.split("."), search.dataset.set_null
+    if not _is(schema, dict) or schema["type"] not in RECORDS:
+        raise VerifyReadError("its schema is no record")
+    source.seek(0)
+    for block in fastavro.block_reader(source):
+        data, size = block.bytes_, len(block.bytes_.getbuffer())
+        allowance.add_rows(block.num_records)
+        allowance.add_unpacked(size)
+        for _ in range(block.num_records):
+            row += 1
+            record = fastavro.schemaless_reader(
+                data, schema, None, return_named_type=True, handle_unicode_errors="surrogateescape"
+            )
+            if nulls and not sum(walk.is_set(record, null) for null in nulls):
+                continue
+            search.findings.rows += search.is_of_id
+            for value in () if search.is_of_id else walk.values_at(record, schema, steps):
+                search.add_text(value if _is(value, bytes) else str(value).encode(errors="surrogateescape"), row)
+        if block.num_records < 0 or data.tell() != size:
+            raise VerifyReadError("it is damaged")
+    walk.refuse_missing(row)
+    pairs.pop(b"avro.codec", None)
+    return list(make_entries(pairs.items(), "the header's entry {}"))
 
 
-def _records(file: AvroFile, schema: ReadSchema) -> Iterator[Any]:
-    fastavro = import_extra("fastavro", "the format avro")
-    try:
-        parsed = fastavro.parse_schema(schema.plain)
-    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType):
-        raise VerifyReadError("its schema cannot be understood") from None
-    for count, data in file.blocks():
-        if count > len(data) and not schema.is_empty:
-            raise VerifyReadError(DAMAGED)
-        stream = io.BytesIO(data)
-        for _ in range(count):
-            try:
-                yield fastavro.schemaless_reader(
-                    stream, parsed, return_named_type=True, handle_unicode_errors="surrogateescape"
-                )
-            except (EOFError, IndexError, ValueError, KeyError, TypeError, OverflowError):
-                raise VerifyReadError(DAMAGED) from None
-        if stream.tell() != len(data):
-            raise VerifyReadError(DAMAGED)
+def _without_logical_types(schema: Any) -> Any:
+    """Return what of a schema says how values are stored. Raises VerifyReadError."""
+    if _is(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if not _is(schema, dict):
+        return schema
+    if _is(schema["type"], dict | list):
+        return _without_logical_types(schema["type"])
+    plain = {key: schema[key] for key in ("type", "name", "namespace", "symbols", "size") if key in schema}
+    plain |= {key: _without_logical_types(schema[key]) for key in ("items", "values") if key in schema}
+    if schema["type"] in RECORDS:
+        fields = {field["name"]: _without_logical_types(field["type"]) for field in schema["fields"]}
+        if len(fields) < len(schema["fields"]):
+            raise VerifyReadError("its schema has a field twice")
+        plain["fields"] = [{"name": name, "type": type_} for name, type_ in fields.items()]
+    return plain
 
 
-def _is_set(value: Any, steps: Sequence[str]) -> bool:
-    """Return whether something stands at a path through records."""
-    if _is_of_kind(value, tuple):  # of a union: the type's name, and the value
-        value = value[1]
-    if value is None or not steps:
-        return value is not None
-    return _is_set(value.get(steps[0]), steps[1:])
-
-
-def _to_comparable(values: list[Any], kind: str) -> Any:
-    if kind == "integer":
-        return pa.array(values, pa.int64()).cast(NORMAL[kind])
-    texts = [value.encode(errors="surrogateescape") if isinstance(value, str) else value for value in values]
-    return pa.array(texts, NORMAL[kind])
-
-
-def _is_of_kind(value: Any, kind: type) -> bool:
-    """Return whether a value is of a kind, whose items are of any."""
+def _is(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a kind; what its items are is not known."""
     return isinstance(value, kind)
 
 
-class _IdentifierSearch(NamedTuple):
-    """Finds what stands at the identifier."""
+class _RecordWalk:
+    """Finds what stands in records."""
 
-    schema: ReadSchema
-    dataset: Dataset
-    wanted_type: type
+    def __init__(self, search: RowSearch, named: dict[str, Any]) -> None:
+        self._search, self._named = search, named
+        self._met: set[str] = set()
+        """The columns that are there, be they null."""
 
-    def values(self, record: Any) -> Iterator[Any]:
-        """Yield the values in a record. Raises VerifyReadError."""
-        return self._values_at(record, self.schema.plain, self.dataset.identifier.split("."))
+    def refuse_missing(self, rows: int) -> None:
+        """Raise VerifyReadError where rows were read, and a column was not there."""
+        of_rows = [] if self._search.is_of_id else [self._search.dataset.identifier]
+        for name in (*self._search.dataset.set_null, *of_rows):
+            if rows and name not in self._met:
+                place_of((), name, name)
 
-    def _values_at(self, value: Any, type_: Any, steps: Sequence[str]) -> Iterator[Any]:
-        if _is_of_kind(type_, list):
-            value, type_ = self._branch(value, type_)
-        if isinstance(type_, str):
-            type_ = self.schema.types_by_name.get(type_, type_)
-        match type_:
-            case {"type": "record"}:
-                yield from self._values_in_record(value, type_, steps)
-            case {"type": "array"}:
-                for each in value:
-                    yield from self._values_at(each, type_["items"], steps)
-            case {"type": "map"} if self.dataset.map_part == "key":
-                if not steps:
-                    yield from value
-            case {"type": "map"}:
-                for each in value.values():
-                    yield from self._values_at(each, type_["values"], steps)
-            case _ if value is None or steps:
-                return
-            case _ if type(value) is self.wanted_type:
-                yield value
-            case _:
-                self._refuse()
+    def is_set(self, value: Any, name: str) -> bool:
+        """Return whether something stands at a path through records."""
+        for step in name.split("."):
+            value = value[1] if _is(value, tuple) else value  # of a union: the type's name, and the value
+            if value is None:
+                break
+            if not _is(value, dict) or step not in value:
+                return False
+            value = value[step]
+        self._met.add(name)
+        return value is not None
 
-    def _values_in_record(self, record: Any, type_: Any, steps: Sequence[str]) -> Iterator[Any]:
-        if not steps:
-            self._refuse()
-        types = {field["name"]: field["type"] for field in type_["fields"]}
-        if steps[0] in types:
-            yield from self._values_at(record[steps[0]], types[steps[0]], steps[1:])
-        elif any(name.casefold() == steps[0].casefold() for name in types):
-            raise VerifyReadError(f"one of its types has {self.dataset.identifier!r} in another case only")
+    def values_at(self, value: Any, type_: Any, steps: Sequence[str]) -> Iterator[Any]:
+        """Yield the values at the identifier that are not null. Raises VerifyReadError."""
+        name, map_part = self._search.dataset.identifier, self._search.dataset.map_part
+        if _is(value, tuple):
+            value, type_ = value[1], value[0]
+        elif _is(type_, list):
+            kind = "map" if _is(value, dict) else "array" if _is(value, list) else ""
+            type_ = next((each for each in type_ if _is(each, dict) and each["type"] == kind), kind)
+        type_ = self._named.get(type_, type_) if _is(type_, str) else type_
+        kind = type_["type"] if _is(type_, dict) else type_
+        if kind in RECORDS and steps:
+            types = {field["name"]: field["type"] for field in type_["fields"]}
+            if steps[0] in types:
+                yield from self.values_at(value[steps[0]], types[steps[0]], steps[1:])
+            elif any(each.casefold() == steps[0].casefold() for each in types):
+                raise VerifyReadError(f"one of its types has {name!r} in another case only")
+        elif kind == "array" or (kind == "map" and map_part == "value"):
+            for each in value if kind == "array" else value.values():
+                yield from self.values_at(each, type_["items" if kind == "array" else "values"], steps)
+            self._met.update([] if value else [name])
+        elif kind == "map" or value is None or not steps:
+            self._met.add(name)
+            values: Any = value if kind == "map" else [] if value is None else [value]
+            for each in values:
+                self._choose_type(each, type_)
+                yield each
 
-    def _branch(self, value: Any, branches: Any) -> tuple[Any, Any]:
-        """Return a union's value, and its type if that leads on."""
-        if _is_of_kind(value, tuple):
-            return value[1], self.schema.types_by_name[value[0]]
-        kind = "map" if _is_of_kind(value, dict) else "array" if _is_of_kind(value, list) else ""
-        return value, next((each for each in branches if _is_of_kind(each, dict) and each["type"] == kind), "")
-
-    def _refuse(self) -> None:
-        raise VerifyReadError(f"column {self.dataset.identifier!r} has values of several types")
+    def _choose_type(self, value: Any, type_: Any) -> None:
+        """Take the ids of a value's type. Raises VerifyReadError if none can be there, or others were there before."""
+        is_fixed = _is(type_, dict) and type_["type"] == "fixed"
+        plain = (
+            pa.binary(type_["size"])
+            if is_fixed
+            else next((TYPES[kind] for kind in TYPES if _is(value, kind)), pa.struct([]))
+        )
+        if self._search.type is None:
+            self._search.choose_type(plain)
+        elif plain != self._search.type:
+            raise VerifyReadError(f"column {self._search.dataset.identifier!r} has values of several types")

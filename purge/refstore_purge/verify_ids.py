@@ -1,273 +1,218 @@
-"""Look values up among the ids, for `verify`.
+"""The ids of a data set as `verify` looks for them, in columns, in text, and beside the rows; and what it finds.
 
-Values are compared as bytes or as numbers, in one Arrow type for each kind. Arrow makes a table of the ids for each
-call, so the values of many objects are looked up at once: the cost grows with the values plus the ids.
+The table of ids is read, and mapped into memory, as for a run (`ids_file.py`, `purge_ids.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
+from refstore.purge_document.document import Dataset
+from refstore_purge import uuids
+from refstore_purge.formats.base import IdKind, PurgeError, kind_of
+from refstore_purge.ids_file import convert_ids
+from refstore_purge.purge_ids import IdSet, write_ids
 from refstore_purge.untyped_pandas import pa, pc
 
-NORMAL: Final[dict[str, Any]] = {
-    "string": pa.large_binary(),
-    "binary": pa.large_binary(),
-    "integer": pa.decimal128(20, 0),  # signed and unsigned, of 64 bits
-}
-"""The type in which each kind of ids is compared."""
-WAITING_BYTES: Final = 64 * 1024 * 1024
-"""So many bytes of values wait to be looked up together; as many as the ids have, if that is more."""
-UUID: Final = "uuid"
-UUID_BYTES: Final = 16
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HUDI_BOUNDS: Final = (b"hoodie_min_record_key", b"hoodie_max_record_key")
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-INTEGER: Final = r"[+-]?[0-9]+"
-INTEGER_TEXT: Final = re.compile(INTEGER)
-SHORT_NUMBER: Final = re.compile(rb"-?\d{1,5}")
-PLAIN_INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)")
-UUID_TEXT: Final = re.compile(rb"(?i)(urn:uuid:)?\{?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\}?")
-NUMBER_MAX: Final = 2**64
+INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
 DIGITS_MAX: Final = 40
+PLAIN_INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)")
+SHORT_NUMBER: Final = re.compile(rb"-?[0-9]{1,5}")
+"""It is somebody's id by chance (decision 0200)."""
+BATCH_VALUES: Final = 50_000
+RANGES: Final = ((range(-(2**63), 2**63), pa.int64()), (range(2**63, 2**64), pa.uint64()))
+
+Pairs = Iterable[tuple[bytes, bytes]]
 
 
-class WantedIds(NamedTuple):
-    kind: str
-    """'string', 'integer' or 'binary'."""
-    values: Any
-    """Without null, in the type of their kind."""
-    ids_by_kind: Mapping[str, Any] = {}
-    """Of text that is something else, too: the 16 bytes of UUIDs, or the integers; for columns of that kind."""
-
-    def find_ids(self, texts: Sequence[str | None]) -> list[bool]:
-        """Return which texts of paths and metadata are one of the ids, of bytes also as a UUID. None, and Hive's null,
-        are none.
-        """
-        if self.kind == "integer":
-            is_text = [text is not None and bool(INTEGER_TEXT.fullmatch(text)) for text in texts]
-            values: Any = parse_integers(
-                [text or "" if is_one else "0" for text, is_one in zip(texts, is_text, strict=True)]
-            )
-        else:
-            is_text = [text not in (None, HIVE_NULL) for text in texts]
-            values = pa.array([(text or "").encode(errors="surrogatepass") for text in texts], NORMAL[self.kind])
-        are_ids = pc.is_in(values, value_set=self.values)
-        if self.kind == "binary":
-            uuids = [_uuid(text) if UUID_TEXT.fullmatch(text) else None for text in values.to_pylist()]
-            are_ids = pc.or_(are_ids, pc.is_in(pa.array(uuids, NORMAL["binary"]), value_set=self.values))
-        return [is_one and is_id for is_one, is_id in zip(is_text, are_ids.to_pylist(), strict=True)]
-
-
-class WantedIdsByDataset(NamedTuple):
-    """The ids of each data set."""
-
-    default: WantedIds | None
-    """Those for all data sets; None: a column names the data set of each."""
-    by_dataset: Mapping[str, WantedIds] = {}
-    """By name, where a data set has ids of its own."""
-    text: str = ""
-    """What people are told of them; without a value."""
-
-    def ids_of(self, dataset: str) -> WantedIds | None:
-        """Return the ids of a data set; None: it has none."""
-        return self.by_dataset.get(dataset, self.default)
-
-
-def kind_of(type_: Any) -> str | None:
-    """Return which kind of ids can be compared with a type; None: none can."""
-    types = pa.types
-    if isinstance(type_, pa.BaseExtensionType):
-        return kind_of(type_.storage_type)
-    if types.is_dictionary(type_):
-        return kind_of(type_.value_type)
-    if types.is_integer(type_):
-        return "integer"
-    if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
-        return "string"
-    is_binary = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
-    return "binary" if any(is_one(type_) for is_one in is_binary) else None
-
-
-def normalize(values: Any) -> Any:
-    """Return the values in the type in which their kind is compared."""
-    values = strip_extension(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if pa.types.is_fixed_size_binary(values.type):
-        values = values.cast(pa.binary())
-    return values.cast(NORMAL[kind_of(values.type) or ""])
-
-
-def strip_extension(values: Any) -> Any:
-    """Return what an extension type, such as Arrow's UUIDs, is stored as; other values as they are."""
-    return values.storage if isinstance(values.type, pa.BaseExtensionType) else values
-
-
-def width_of(type_: Any) -> int:
-    """Return how many bytes each value of a type has; 0: they differ."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return width_of(type_.storage_type)
-    return type_.byte_width if pa.types.is_fixed_size_binary(type_) else 0
-
-
-def parse_integers(texts: list[str]) -> Any:
-    """Return decimal numbers, of any length, in the type in which integers are compared; null: it is too large to be
-    an id.
-    """
-    numbers = [int(text) if len(text) < DIGITS_MAX else NUMBER_MAX for text in texts]
-    if all(-(2**63) <= number < 2**63 for number in numbers):
-        return pa.array(numbers, pa.int64()).cast(NORMAL["integer"])
-    return pa.array([Decimal(each) if abs(each) < NUMBER_MAX else None for each in numbers], NORMAL["integer"])
-
-
-# ---- looking up
-
-
-@dataclass(slots=True)
-class RowCount:
-    """How many rows of an object have ids."""
-
-    rows: int = 0
-    rows_without_identifier: int = 0
-    """Lines of JSON that have no value at the identifier."""
-    has_identifier: bool | None = True
-    """Whether the identifier is there, be it null; None: there is no line that could tell."""
-    is_excluded: bool = False
-    """Whether statistics of the object exclude an id that is there."""
-    id_places: list[str] = field(default_factory=list[str])
-    """Where ids stand beside the rows, in words that show none."""
-
-
-class StatisticsBounds(NamedTuple):
-    """What statistics say of the values beside them, in the type in which these are compared."""
-
-    low: Any
-    """None: all of them are null."""
-    high: Any
+class VerifyReadError(PurgeError):
+    """Something could not be read, or not be understood."""
 
 
 class MetadataEntry(NamedTuple):
-    """What stands beside the rows of an object."""
-
     place: str
-    """In words, with {} for its name."""
+    """Where it stands, with {} for its name."""
     name: bytes
     texts: Sequence[bytes]
     """What may be an id."""
-    keys: Sequence[bytes] = ()
-    """The same, of what is known to hold keys of rows. Elsewhere a short number is somebody's id by chance."""
-
-    def select_texts(self) -> MetadataEntry:
-        """Return the entry with all that means an id if it is the same."""
-        return self._replace(texts=[*self.keys, *(text for text in self.texts if not SHORT_NUMBER.fullmatch(text))])
 
 
-class _PendingValues(NamedTuple):
-    row_count: RowCount
-    values: Any
-    rows: Any
-    """The row of each value. None: each value is a row."""
-    bounds: StatisticsBounds | None
-
-    def count_matches(self, are_ids: Any) -> None:
-        rows = self.rows
-        self.row_count.rows += are_ids.true_count if rows is None else pc.count_distinct(rows.filter(are_ids)).as_py()
-        if self.bounds is not None:
-            self.row_count.is_excluded |= _is_outside(self.values.filter(are_ids), self.bounds)
+def make_entries(pairs: Pairs, place: str) -> Iterator[MetadataEntry]:
+    """Yield key-value metadata as entries; of Hudi's bounds each key may be an id, be it a short number."""
+    for key, value in pairs:
+        texts = [text for text in (key, value) if not SHORT_NUMBER.fullmatch(text)]
+        if key in HUDI_BOUNDS:
+            texts += [value, *(field.partition(b":")[2] for field in value.split(b","))]
+        yield MetadataEntry(place, key, texts)
 
 
-class _PendingEntries(NamedTuple):
-    row_count: RowCount
-    values: Any
-    entries: Sequence[MetadataEntry]
-    texts: Sequence[bytes]
-    """Of each value."""
+class WantedIds(NamedTuple):
+    """The ids of a data set, in a folder that all processes read."""
 
-    def count_matches(self, are_ids: Any) -> None:
-        found = {text for text, is_id in zip(self.texts, are_ids.to_pylist(), strict=True) if is_id}
-        for entry in self.entries:
+    folder: Path
+    kind: IdKind
+    """Of the ids as they were given."""
+    sets: Mapping[str, str]
+    """By kind, and 'uuid' for the bytes of UUIDs, what the names of their files begin with."""
+
+    @classmethod
+    def prepare(cls, folder: Path, prefix: str, *, is_named: bool) -> WantedIds:
+        """Return the ids in a folder; write those of text that are UUIDs there as bytes, too, and as integers if they
+        are some. `is_named`: the table names the data set of each id.
+        """
+        given = _open_set(folder, prefix)
+        sets: dict[str, str] = {given.kind: prefix}
+        others: dict[str, IdKind] = {"uuid": "binary", "integer": "integer"} if is_named else {"uuid": "binary"}
+        for type_, kind in others.items() if given.kind == "string" else ():
+            values = convert_ids(given.values.cast(pa.string()), "string", type_)
+            if values is not None:  # else some are none, or have more than 64 bits
+                write_ids(folder, kind, [values], prefix=f"{type_}-{prefix}")
+                sets[type_] = f"{type_}-{prefix}"
+        return cls(folder, given.kind, sets)
+
+    def for_type(self, type_: Any, name: str) -> IdSet:
+        """Return the ids that a column of this type can have. Raises VerifyReadError if none can be in it."""
+        kind, storage = kind_of(type_), type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+        width = storage.byte_width if pa.types.is_fixed_size_binary(storage) else 0
+        if kind is None or kind not in self.sets:
+            if width == uuids.UUID_BYTES and "uuid" in self.sets:
+                return _open_set(self.folder, self.sets["uuid"])
+            raise VerifyReadError(f"column {name!r} is {type_}, and the ids are {self.kind}s")
+        ids = _open_set(self.folder, self.sets[kind])
+        if width and not pc.any(pc.equal(pc.binary_length(ids.values), width)).as_py():
+            raise VerifyReadError(f"column {name!r} is {type_}, and no id has so many bytes")
+        return ids
+
+    def find_texts(self, texts: Sequence[bytes], type_: Any = None) -> NDArray[np.bool_]:
+        """Return which texts are ids: of integers their digits, of bytes also UUIDs. `type_`: of the column in Arrow,
+        where one is known.
+        """
+        ids = _open_set(self.folder, self.sets[self.kind])
+        with suppress(VerifyReadError):
+            ids = self.for_type(type_, "") if type_ is not None else ids
+        if ids.kind == "integer":
+            found = np.zeros(len(texts), dtype=np.bool_)
+            numbers = {
+                at: int(text) for at, text in enumerate(texts) if len(text) < DIGITS_MAX and INTEGER.fullmatch(text)
+            }
+            for within, number_type in RANGES:
+                if chosen := [at for at, number in numbers.items() if number in within]:
+                    found[chosen] = ids.matches(pa.array([numbers[at] for at in chosen], number_type))
+            return found
+        values = pa.array(texts, pa.large_binary())
+        if ids.kind == "string":
+            return ids.matches(values.cast(pa.large_string(), safe=False))
+        found = np.array(ids.matches(values), dtype=np.bool_)
+        words = pa.array([text.decode() if text.isascii() else "" for text in texts], pa.string())
+        places = np.flatnonzero(uuids.are_uuids(words).to_numpy(zero_copy_only=False))
+        found[places] |= ids.matches(uuids.uuid_bytes(words.take(pa.array(places))))
+        return found
+
+    def is_name_of_id(self, text: str) -> bool:
+        """Return whether a text in a path or in metadata is one of the ids."""
+        return bool(self.find_texts([text.encode(errors="surrogatepass")])[0])
+
+    def describe_entries(self, entries: Sequence[MetadataEntry], type_: Any) -> list[str]:
+        """Return where an id stands in the entries, as the whole text, of integers in plain digits."""
+        texts = sorted({text for entry in entries for text in entry.texts if text})
+        if self.kind == "integer":
+            texts = [text for text in texts if PLAIN_INTEGER.fullmatch(text)]
+        found = {text for text, is_id in zip(texts, self.find_texts(texts, type_), strict=True) if is_id}
+        places: list[str] = []
+        for entry in entries:
             if not found.isdisjoint(entry.texts):
                 has_id = any(text in entry.name for text in found)
                 name = "whose name has an id" if has_id else repr(entry.name.decode(errors="replace"))
-                self.row_count.id_places.append(entry.place.format(name))
+                places.append(entry.place.format(name))
+        return places
+
+
+@lru_cache(maxsize=16)
+def _open_set(folder: Path, prefix: str) -> IdSet:
+    return IdSet(folder, prefix=prefix)
 
 
 @dataclass(slots=True)
-class BatchedLookup:
-    """Looks up the values of many objects at once."""
+class ObjectFindings:
+    """What is known of an object once it was read."""
 
+    rows: int = 0
+    """How many have ids."""
+    id_places: list[str] = field(default_factory=list[str])
+    """Where ids stand beside the rows, in words that show none."""
+    has_identifier: bool | None = True
+    """Whether the identifier is there, be it null; None: there is no line that could tell."""
+    has_rows_without_identifier: bool = False
+    """Whether lines of JSON have no value at the identifier."""
+    reason: str = ""
+    """Why it could not be looked at, or not to its end."""
+    is_there: bool = True
+
+
+@dataclass(slots=True)
+class RowSearch:
+    """Looks for the ids in the rows of one object, and counts them."""
+
+    dataset: Dataset
     ids: WantedIds
-    _pending: list[_PendingValues | _PendingEntries] = field(default_factory=list[_PendingValues | _PendingEntries])
-    _bytes: int = 0
-    _lookups_by_kind: dict[str, BatchedLookup] = field(default_factory=dict[str, "BatchedLookup"])
+    is_of_id: bool
+    """Whether a folder says that all rows are those of an id."""
+    findings: ObjectFindings = field(default_factory=ObjectFindings)
+    type: Any = None
+    """Of the identifier's column in Arrow; None: nothing tells it."""
+    _texts: list[bytes] = field(default_factory=list[bytes])
+    _rows: list[int] = field(default_factory=list[int])
 
-    def for_type(self, type_: Any) -> BatchedLookup | None:
-        """Return the lookup for a column of this type; None: no id can be in it."""
-        kind, width = kind_of(type_), width_of(type_)
-        if kind == self.ids.kind:
-            can_be = not width or pc.any(pc.equal(pc.binary_length(self.ids.values), width)).as_py()
-            return self if can_be else None
-        other = UUID if width == UUID_BYTES else kind or ""
-        if other not in self._lookups_by_kind and other in self.ids.ids_by_kind:
-            self._lookups_by_kind[other] = BatchedLookup(WantedIds(kind or "", self.ids.ids_by_kind[other]))
-        return self._lookups_by_kind.get(other)
+    def choose_type(self, type_: Any) -> None:
+        """Take the ids that a column of this type can have. Raises VerifyReadError if none can be in it."""
+        self.type = type_
+        if not pa.types.is_null(type_):
+            self.ids.for_type(type_, self.dataset.identifier)
 
-    def add(self, count: RowCount, values: Any, rows: Any = None, bounds: StatisticsBounds | None = None) -> None:
-        """Count, now or later, the rows whose values are ids. `values` is an array in the kind's type."""
-        self._add_pending(
-            _PendingValues(count, values, rows, bounds), values.nbytes + (rows.nbytes if rows is not None else 0)
-        )
+    def add_values(self, values: Any, rows: Any) -> None:
+        """Count the rows whose values, an array of Arrow, are ids. `rows`: that of each; None: each is one."""
+        if pa.types.is_null(values.type):
+            return
+        rows = None if rows is None else rows.filter(values.is_valid()).to_numpy()
+        values, ids = values.drop_null(), self.ids.for_type(self.type, self.dataset.identifier)
+        found = ids.matches(values)
+        self.findings.rows += int(found.sum()) if rows is None else len(np.unique(rows[found]))
 
-    def add_entries(self, count: RowCount, entries: Sequence[MetadataEntry]) -> None:
-        """Tell, now or later, which entries have an id: as the whole text, of integers in plain digits, of bytes also
-        as a UUID. The empty text is nobody's.
-        """
-        entries = [entry.select_texts() for entry in entries]
-        texts = list({text for entry in entries for text in entry.texts if text})
-        if self.ids.kind == "integer":
-            texts = [text for text in texts if PLAIN_INTEGER.fullmatch(text)]
-            values = parse_integers([text.decode() for text in texts])
-        else:
-            uuids = [text for text in texts if self.ids.kind == "binary" and UUID_TEXT.fullmatch(text)]
-            values = pa.array([*texts, *map(_uuid, uuids)], NORMAL[self.ids.kind])
-            texts += uuids
-        if texts:
-            self._add_pending(_PendingEntries(count, values, entries, texts), values.nbytes)
-
-    def _add_pending(self, waiting: _PendingValues | _PendingEntries, size_bytes: int) -> None:
-        self._pending.append(waiting)
-        self._bytes += size_bytes
-        if self._bytes > max(WAITING_BYTES, self.ids.values.nbytes):
+    def add_text(self, value: bytes, row: int) -> None:
+        """Count the row, now or in `finish`, if its value is an id."""
+        if len(self._texts) >= BATCH_VALUES and row != self._rows[-1]:
             self.finish()
+        self._texts.append(value)
+        self._rows.append(row)
 
     def finish(self) -> None:
-        """Look up what waits."""
-        for other in self._lookups_by_kind.values():
-            other.finish()
-        waiting, self._pending, self._bytes = self._pending, [], 0
-        if not waiting or not len(self.ids.values):
-            return
-        chunks = pa.chunked_array([each.values for each in waiting], NORMAL[self.ids.kind])
-        are_ids = pc.is_in(chunks, value_set=self.ids.values).combine_chunks()
-        at = 0
-        for each in waiting:
-            mine = are_ids.slice(at, len(each.values))
-            at += len(each.values)
-            if mine.true_count:
-                each.count_matches(mine)
+        """Look up the text that waits."""
+        found = self.ids.find_texts(self._texts, self.type)
+        self.findings.rows += len(np.unique(np.array(self._rows, dtype=np.int64)[found]))
+        self._texts, self._rows = [], []
 
 
-def _uuid(text: bytes) -> bytes:
-    return bytes.fromhex(re.sub(rb"(?i)urn:uuid:|[^0-9a-f]", b"", text).decode())
-
-
-def _is_outside(values: Any, bounds: StatisticsBounds) -> bool:
-    """Return whether a value lies outside of the bounds."""
-    if bounds.low is None:
-        return True
-    less = pc.less(values, pa.scalar(bounds.low, values.type))
-    more = pc.greater(values, pa.scalar(bounds.high, values.type))
-    return bool(pc.any(pc.or_(less, more)).as_py())
+def place_of(names: Sequence[str], step: str, column: str) -> int:
+    """Return the place of a column, or of a step on the way to it. Raises VerifyReadError if it is not there, or there
+    twice.
+    """
+    if names.count(step) > 1:
+        raise VerifyReadError(f"there is more than one column {column!r}")
+    if step not in names:
+        other = next((each for each in names if each.casefold() == step.casefold()), None)
+        told = f"; there is {other!r}, in another case" if other is not None else ""
+        raise VerifyReadError(f"there is no column {column!r}{told}")
+    return names.index(step)

@@ -1,32 +1,23 @@
-"""List what `verify` looks at: the objects of a data set at the heads, or in every version.
-
-Every version means staging areas, heads, tags, each commit that can be read or unmarked, and the undo trash: rules that
-hide marked commits hide none of them here. What a sweep takes at the moment is looked at while it is there.
+"""List what `verify` looks at: the objects of a data set at the heads, or in every version and the undo trash, as a run
+lists them; and tell whether their names have the identifier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, CommitId, Path
-from refstore.errors import BranchNotFound, CorruptObject, Gone, Invalid, NotFound
-from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.operations import refs
+from refstore.core.ids import Address
 from refstore.operations.commit_entries import entries_of_commit
 from refstore.operations.read import current_contents
 from refstore.operations.referenced_entries import referenced_entries
-from refstore.operations.version_entries import scan_versions
-from refstore.purge_document.document import KEEP_HISTORY, Dataset
-from refstore.records import keys
-from refstore.records.commit_records import Commit
-from refstore.records.encoding import decode
+from refstore.operations.version_entries import read_commits, staged_entries
+from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.records.staging_records import Entry
-from refstore.repository import Repository
-from refstore_purge.verify_file_metadata import is_read
+from refstore_purge.object_holders import HolderKind, scan_names
 
 
 class VerifyTarget(NamedTuple):
@@ -36,100 +27,66 @@ class VerifyTarget(NamedTuple):
     """The branch, the commit, or 'trash of' a branch."""
     path: str
     entry: Entry
-    """As it is committed or staged; of a head as it is shown."""
     content: Address
     """The address of its content; '': it was erased."""
     size_bytes: int
-    is_shown: bool
-    """Whether the entry is as a head shows it, with the address of its content."""
+    may_be_gone: bool
+    """Whether a sweep or the reaper may delete the content."""
 
 
-def scan_head_targets(repo: Repository, dataset: Dataset) -> Iterator[VerifyTarget]:
-    """Yield the objects of a data set at the branches that it purges, staged ones too."""
-    for branch in branch_names(repo):
-        if dataset.has_branch(branch):
-            with suppress(BranchNotFound):  # it has just been deleted
-                for path, entry in repo.list(branch, prefix=dataset.prefix):
-                    if entry is not None and is_read(dataset, path):
-                        yield VerifyTarget(branch, path, entry, entry.address, entry.size_bytes, True)
+def scan_targets(ctx: Context, dataset: Dataset, *, is_deep: bool) -> Iterator[VerifyTarget]:
+    """Yield the objects of a data set, each distinct one at least once. `is_deep`: of every version.
 
-
-def scan_version_targets(repo: Repository, dataset: Dataset) -> Iterator[VerifyTarget]:
-    """Yield the objects of a data set in every version, each distinct one at least once."""
-    ctx = repo.context
-    entries = ((ref, path, entry) for ref, path, entry in _entries(ctx, dataset) if is_read(dataset, path))
-    for page in split_batches(entries):
-        places = _contents(ctx, [entry for _, _, entry in page])
-        for (ref, path, entry), (content, size_bytes) in zip(page, places, strict=True):
-            yield VerifyTarget(ref, path, entry, content, size_bytes, False)
-
-
-def branch_names(repo: Repository) -> list[str]:
-    return [name for name, record in repo.branches() if not record.is_hidden]
-
-
-def count_commits(ctx: Context) -> int:
-    """Return how many commits can be read or unmarked."""
-    commits = sum(1 for _ in ctx.kv.scan_all(keys.commits(ctx.repo)))
-    return commits - sum(1 for _, mark in CommitMarks(ctx).scan() if mark.swept_ms and not mark.prefixes)
-
-
-def find_replaced_content(repo: Repository, target: VerifyTarget) -> VerifyTarget | None:
-    """Return where a content lies that was not there: another run has replaced it meanwhile. None: nobody can read it
-    any more. Raises CorruptObject where it should be there.
+    Raises CorruptRange, Unavailable.
     """
-    ctx = repo.context
-    if target.is_shown:
-        try:
-            entry = repo.stat(target.ref, target.path)
-            if entry.address != target.content:
-                return target._replace(entry=entry, content=entry.address, size_bytes=entry.size_bytes)
-            next(repo.get(target.ref, target.path), b"")
-        except (Gone, NotFound):
-            return None
-        return target
-    ((content, size_bytes),) = _contents(ctx, [target.entry])
-    if content != target.content:
-        return target._replace(content=content, size_bytes=size_bytes)
-    if isinstance(ctx.kv.get(keys.commit(ctx.repo, CommitId(target.ref))), bytes):
-        commit = CommitId(target.ref)
-        is_named = ctx.markers.has_landed(commit) and refs.swept_mark(ctx, commit, Path(target.path)) is None
-    else:
-        is_named = False
-        with suppress(NotFound, Gone, Invalid):  # what is in the trash has no ref
-            is_named = repo.resolve(target.ref, target.path).entry.address == target.entry.address
-    if is_named:
-        raise CorruptObject("its content is not in the store; do not run any collection, and report this")
-    return None
+    for page in split_batches(_entries_of_versions(ctx, dataset) if is_deep else _entries_of_heads(ctx, dataset)):
+        located = find_contents(ctx, [entry for _, _, entry, _ in page])
+        for (ref, path, entry, may_be_gone), (content, size_bytes) in zip(page, located, strict=True):
+            yield VerifyTarget(ref, path, entry, content, size_bytes, may_be_gone)
 
 
-def _contents(ctx: Context, entries: list[Entry]) -> list[tuple[Address, int]]:
+def find_contents(ctx: Context, entries: list[Entry]) -> list[tuple[Address, int]]:
     """Return where the contents of entries lie, and their sizes; '': erased."""
     located = current_contents(ctx, entries) if ctx.locations.are_announced() else {}
     return [(each.address, each.size_bytes) for each in (located.get(entry.address, entry) for entry in entries)]
 
 
-def _entries(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry]]:
+def _entries_of_heads(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry, bool]]:
+    """Yield what is committed and staged at the branches that the data set has."""
+    branches = {name: record for name, record in ctx.branches.scan_open() if not record.is_hidden}
+    chosen = {name: record for name, record in branches.items() if dataset.has_branch(name)}
+    for name, record in chosen.items():
+        for token in record.live_tokens:
+            yield from ((name, *each, False) for each in staged_entries(ctx, token, dataset.prefix))
+    seen: set[tuple[str, str]] = set()
+    for ref, commit_id, commit in read_commits(ctx, [(name, record.head) for name, record in chosen.items()]):
+        yield from ((ref, *each, False) for each in entries_of_commit(ctx, commit_id, commit, dataset.prefix, seen))
+
+
+def _entries_of_versions(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry, bool]]:
     """Yield the entries of every version, and behind them what only the trash has."""
     # references are read first, so that whatever a restore or a commit moves meanwhile is met
     references = referenced_entries(ctx, [dataset.prefix]) if dataset.mode != KEEP_HISTORY else ()
     only_there = {(each.entry.address, each.path): each for each in references}
-    for source in (scan_versions(ctx, prefixes=[dataset.prefix]), _scan_sweeping(ctx, dataset.prefix)):
-        for ref, path, entry in source:
-            only_there.pop((entry.address, path), None)
-            yield ref, path, entry
-    for each in only_there.values():
-        yield each.ref, each.path, each.entry
+    for name in scan_names(ctx, prefix=dataset.prefix):
+        only_there.pop((name.entry.address, name.path), None)
+        yield name.ref, name.path, name.entry, name.holder == HolderKind.SWEEP
+    yield from ((each.ref, each.path, each.entry, True) for each in only_there.values())
 
 
-def _scan_sweeping(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]]:
-    """Yield the entries of commits whose sweep has begun and not ended: nobody can read or unmark them, and their data
-    may still be there.
+# ---- names
+
+
+def find_value_in_names(dataset: Dataset, target: VerifyTarget) -> tuple[str | None, str]:
+    """Return the identifier's value if a folder, the path or the metadata has it; else a name of one of these that is
+    the identifier in another case only.
     """
-    seen: set[tuple[str, str]] = set()
-    for commit, mark in CommitMarks(ctx).scan():
-        is_going = mark.sweeping_ms and not mark.swept_ms and not mark.prefixes
-        value = ctx.kv.get(keys.commit(ctx.repo, commit)) if is_going else None
-        if isinstance(value, bytes):
-            for path, entry in entries_of_commit(ctx, commit, decode(value, Commit), prefix, seen):
-                yield commit, path, entry
+    below, metadata = target.path[len(dataset.prefix) :], target.entry.metadata if dataset.mode == ERASE else {}
+    if dataset.template is not None:
+        return dataset.template.identifier_of(below), ""
+    folders = [folder.partition("=") for folder in below.split("/")[:-1] if "=" in folder.strip("=")]
+    names = [*((unquote(name), unquote(value)) for name, _, value in folders), *metadata.items()]
+    for name, value in names:
+        if name == dataset.identifier:
+            return value, ""
+    return None, next((name for name, _ in names if name.casefold() == dataset.identifier.casefold()), "")

@@ -1,46 +1,48 @@
-"""Take text apart for `verify`: compressed text into blocks, and blocks into records of CSV or lines of JSON.
+"""Read CSV and JSON lines for `verify`, by Python's `csv` and `json`, and take compressed text apart.
 
-It shares no code with the readers of a run, and reads what they read: RFC 4180, and one JSON object a line. What they
-refuse it refuses, too, so that a file of which a run says nothing is not called clean.
+Text that readers take in several ways is refused, so that no such file is called clean.
 """
 
 from __future__ import annotations
 
 import bz2
+import csv
 import gzip
 import json
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import Any, BinaryIO, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, Final, cast
 
 from refstore_purge.file_allowance import FileAllowance
 from refstore_purge.untyped_pandas import pa
+from refstore_purge.verify_ids import INTEGER, MetadataEntry, RowSearch, VerifyReadError, place_of
 
 READ_BYTES: Final = 64 * 1024
-BLOCK_BYTES: Final = 2 * 1024 * 1024
-RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+BLOCK_BYTES: Final = 1024 * 1024
+LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 BOM: Final = b"\xef\xbb\xbf"
-COMMA: Final = b","
+FIELD: Final = re.compile(rb'(?:^|(?<=,))("[^"]*(?:""[^"]*)*"|[^",]*)(?=,|\Z)')
+"""A field of a record as it is written."""
 
 
-class VerifyReadError(Exception):  # it is no error of the program
-    """Something could not be read, or not be understood as a run understands it; the message says why, and names no
-    value.
+def _lines_of(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends, decompressed if its first bytes say so. Raises VerifyReadError, and
+    where it has more text or lines than a file of this size may have, PurgeError.
     """
-
-
-def blocks_of(source: BinaryIO) -> Iterator[bytes]:
-    """Yield the text of a file in blocks, decompressed if its first bytes say so. Raises VerifyReadError, and where it
-    has more text or lines than a file of this size may have, PurgeError.
-    """
-    allowance = FileAllowance(source)
+    allowance, rest, is_first = FileAllowance(source), b"", True
     for block in _unpacked_blocks(source):
         allowance.add_unpacked(len(block))
         allowance.add_rows(block.count(b"\n"))
-        yield block
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line.removeprefix(BOM) if is_first else line
+            is_first = False
+        if len(rest) > LINE_BYTES_MAX:
+            raise VerifyReadError("it has a line that is longer than 64 MiB")
+    if rest:
+        yield rest.removeprefix(BOM) if is_first else rest
 
 
 def _unpacked_blocks(source: BinaryIO) -> Iterator[bytes]:
@@ -57,7 +59,7 @@ def _unpacked_blocks(source: BinaryIO) -> Iterator[bytes]:
             yield from _read(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
         else:
             yield from _read(source)
-    except MemoryError:
+    except MemoryError:  # Arrow's is also one of its exceptions
         raise
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException):
         raise VerifyReadError("it cannot be decompressed to its end") from None
@@ -69,116 +71,98 @@ def _read(opened: Any) -> Iterator[bytes]:
 
 
 def _decompress(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield the text of one compressed part after another; zeros between them are padding."""
+    """Yield the text of one compressed part after another, of which BZ2File and LZMAFile leave out what is damaged."""
     data = b""
     while data := data.lstrip(b"\0") or source.read(READ_BYTES):
-        data = data.lstrip(b"\0")
-        if not data:
-            continue
         part = make()
         while not part.eof:
-            is_at_end = False
-            if part.needs_input and not data:
-                data = source.read(READ_BYTES)
-                is_at_end = not data
-            block = part.decompress(data, BLOCK_BYTES)
-            data = b""
-            if block:
-                yield block
-            elif is_at_end and not part.eof:
+            if part.needs_input and not data and not (data := source.read(READ_BYTES)):
                 raise EOFError
+            yield part.decompress(data, BLOCK_BYTES)
+            data = b""
         data = part.unused_data
 
 
 # ---- CSV
 
 
-def records_of(blocks: Iterator[bytes], delimiter: bytes = COMMA) -> Iterator[list[bytes]]:
+def search_csv(source: BinaryIO, search: RowSearch) -> Sequence[MetadataEntry]:
+    """Count the rows that have ids; there is nothing beside them. Raises VerifyReadError."""
+    dataset, is_text = search.dataset, search.ids.kind == "string"
+    records = _records_of(source)
+    header = next(records, None)
+    if header is None:
+        return ()
+    if search.ids.kind == "binary":
+        raise VerifyReadError("CSV has no binary values, and the ids are binary")
+    names = [_decode(_unquote(name), "its header") for name in header]
+    at = -1 if search.is_of_id else place_of(names, dataset.identifier, dataset.identifier)
+    nulls = [place_of(names, name, name) for name in dataset.set_null]
+    for number, fields in enumerate(records, 1):
+        if len(fields) != len(names):
+            raise VerifyReadError(f"record {number} has {len(fields)} fields, and the header {len(names)}")
+        if nulls and not any(fields[null] for null in nulls):
+            continue
+        if search.is_of_id:
+            search.findings.rows += 1
+        elif fields[at]:
+            value = _unquote(fields[at])
+            if not is_text and value and not INTEGER.fullmatch(value):
+                raise VerifyReadError(
+                    f"column {dataset.identifier!r} has a value that is no integer, and the ids are integers"
+                )
+            if is_text and not value.isascii():
+                _decode(value, f"column {dataset.identifier!r}")
+            search.add_text(value, number)
+    return ()
+
+
+def _records_of(source: BinaryIO) -> Iterator[list[bytes]]:
     """Yield the fields of each record as they are written, quotes included. A blank line is a record only if it is the
     first, and so the header. Raises VerifyReadError.
     """
-    is_first = True
-    for fields, is_blank in _split_records(blocks, delimiter):
-        if is_first or not is_blank:
-            yield fields
-        is_first = False
+    taken: list[bytes] = []
+
+    def take_lines() -> Iterator[str]:
+        for line in _lines_of(source):
+            if b"\0" in line:
+                raise VerifyReadError("it is no text")
+            taken.append(line)
+            yield line.decode("latin-1") + "\n"
+
+    csv.field_size_limit(LINE_BYTES_MAX)
+    reader = csv.reader(take_lines(), strict=True)
+    try:
+        for number, values in enumerate(reader, 1):
+            record = b"\n".join(taken).removesuffix(b"\r")
+            if b'"' in record:
+                if b'\\"' in record:
+                    raise VerifyReadError(
+                        f"record {number} has a quote after a backslash, which readers take in two ways"
+                    )
+                fields: list[bytes] = FIELD.findall(record)
+                if b",".join(fields) != record:
+                    raise csv.Error
+            else:
+                fields = [value.encode("latin-1") for value in values]
+            taken.clear()
+            if fields or number == 1:
+                yield fields
+    except csv.Error:
+        raise VerifyReadError(
+            f"line {reader.line_num} has a quote or a carriage return where RFC 4180 has none"
+        ) from None
 
 
-def _split_records(blocks: Iterator[bytes], delimiter: bytes) -> Iterator[tuple[list[bytes], bool]]:
-    """Yield the fields of each line or record, and whether it is a blank line."""
-    line = 1
-    rest = b""
-    is_begun = False
-    for block in blocks:
-        if b"\0" in block:
-            raise VerifyReadError("it is no text")
-        text = rest + block
-        if not is_begun:
-            is_begun = len(text) >= len(BOM) or b"\n" in text
-            if text.startswith(BOM):
-                text = text[len(BOM) :] or b"\n"  # alone it is a blank line
-        end = text.rfind(b"\n") + 1
-        if b'"' not in text and end:
-            for fields in _split_unquoted(text[:end], line, delimiter):
-                yield fields, fields == [b""]
-            line += text.count(b"\n")
-            rest = text[end:]
-            continue
-        done = 0
-        for fields, behind in _split_quoted(text, line, delimiter, is_all=False):
-            yield fields, fields == [b""]
-            line += text.count(b"\n", done, behind)
-            done = behind
-        rest = text[done:]
-        if len(rest) > RECORD_BYTES_MAX:
-            raise VerifyReadError(f"a record from line {line} on is longer than 64 MiB")
-    for fields, _ in _split_quoted(rest, line, delimiter, is_all=True):
-        yield fields, False
-
-
-def _split_unquoted(text: bytes, line: int, delimiter: bytes) -> Iterator[list[bytes]]:
-    for number, record in enumerate(text[:-1].split(b"\n"), line):
-        bare = record[:-1] if record.endswith(b"\r") else record
-        if b"\r" in bare:
-            raise VerifyReadError(f"line {number} has a carriage return that ends no line")
-        yield bare.split(delimiter)
-
-
-def _split_quoted(text: bytes, line: int, delimiter: bytes, *, is_all: bool) -> Iterator[tuple[list[bytes], int]]:
-    """Yield the records of a text, and where each ends. `is_all`: whether no more text follows: then the last record
-    may have no end of line. Raises VerifyReadError.
-    """
-    field = _field(delimiter)
-    begin = at = 0
-    fields: list[bytes] = []
-    while at < len(text) or fields:
-        found = field.match(text, at)
-        if found is None or not (is_all or found[2].endswith((delimiter, b"\n"))):
-            if not is_all:
-                return  # its end is still to come
-            number = line + text.count(b"\n", 0, begin)
-            raise VerifyReadError(f"line {number} has a quote or a carriage return where RFC 4180 has none")
-        fields.append(found[1])
-        at = found.end()
-        if found[2] == delimiter:
-            continue
-        if text.find(b'\\"', begin, at) >= 0:
-            number = line + text.count(b"\n", 0, begin)
-            raise VerifyReadError(f"line {number} has a quote after a backslash, which readers take in two ways")
-        yield fields, at
-        fields, begin = [], at
-
-
-@lru_cache(maxsize=8)
-def _field(delimiter: bytes) -> re.Pattern[bytes]:
-    """Return the pattern of a field and of what ends it."""
-    end = re.escape(delimiter)
-    return re.compile(rb'("[^"]*(?:""[^"]*)*"|[^"' + end + rb"\r\n]*)(" + end + rb"|\r?\n|\r?\Z)")
-
-
-def unquote(field: bytes) -> bytes:
-    """Return a field without its quotes."""
+def _unquote(field: bytes) -> bytes:
     return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field
+
+
+def _decode(text: bytes, what: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise VerifyReadError(f"{what} is no UTF-8") from None
 
 
 # ---- JSON lines
@@ -197,31 +181,68 @@ class NumberText(str):
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=JsonFields, parse_int=NumberText, parse_float=NumberText)
 
 
-def lines_of(blocks: Iterator[bytes]) -> Iterator[tuple[int, JsonFields]]:
-    """Yield the objects of JSON lines, with their numbers from 1. Raises VerifyReadError."""
-    number = 0
-    rest = b""
-    for block in blocks:
-        *ended, rest = (rest + block).split(b"\n")
-        for text in ended:
-            number += 1
-            if (found := _parse_object(text, number)) is not None:
-                yield number, found
-        if len(rest) > RECORD_BYTES_MAX:
-            raise VerifyReadError(f"line {number + 1} is longer than 64 MiB")
-    if (found := _parse_object(rest, number + 1)) is not None:
-        yield number + 1, found
+def search_json(source: BinaryIO, search: RowSearch) -> Sequence[MetadataEntry]:
+    """Count the rows that have ids; there is nothing beside them. Raises VerifyReadError."""
+    dataset, kind, findings = search.dataset, search.ids.kind, search.findings
+    steps, nulls = dataset.identifier.split("."), [name.split(".") for name in dataset.set_null]
+    wanted: type = NumberText if kind == "integer" else str
+    findings.has_identifier = None
+    for number, text in enumerate(_lines_of(source), 1):
+        if not text.strip():
+            continue
+        if kind == "binary":
+            raise VerifyReadError("JSON has no binary values, and the ids are binary")
+        try:
+            line = _DECODER.decode(text.decode())
+            if not isinstance(line, JsonFields):
+                raise VerifyReadError(f"line {number} is no JSON object")
+            values = list(_values_at(line, steps, dataset.map_part))
+            findings.has_identifier = bool(findings.has_identifier or values)
+            if nulls and not any(_is_set(line, null) for null in nulls):
+                continue
+            if search.is_of_id:
+                findings.rows += 1
+                continue
+            values = [value for value in values if value is not None]
+            in_any_case = _values_at(line, steps, dataset.map_part, any_case=True)
+            if not values and any(value is not None for value in in_any_case):
+                raise VerifyReadError(f"line {number} has {dataset.identifier!r} in another case only")
+        except RecursionError:
+            raise VerifyReadError(f"line {number} is nested too deep") from None
+        except ValueError:
+            raise VerifyReadError(f"line {number} is no JSON in UTF-8") from None
+        findings.has_rows_without_identifier |= not values
+        for value in values:
+            if type(value) is not wanted or (wanted is NumberText and not value.lstrip("-").isdecimal()):
+                raise VerifyReadError(
+                    f"line {number} has another type at {dataset.identifier!r}, and the ids are {kind}s"
+                )
+            search.add_text(value.encode(errors="surrogatepass"), number)  # also half of a pair of surrogates
+    return ()
 
 
-def _parse_object(text: bytes, number: int) -> JsonFields | None:
-    if number == 1:
-        text = text.removeprefix(BOM)
-    if not text.strip():
-        return None
-    try:
-        value = _DECODER.decode(text.decode())
-    except (ValueError, RecursionError):
-        raise VerifyReadError(f"line {number} is no JSON in UTF-8") from None
-    if not isinstance(value, JsonFields):
-        raise VerifyReadError(f"line {number} is no JSON object")
-    return value
+def _values_at(value: Any, steps: Sequence[str], map_part: str, *, any_case: bool = False) -> Iterator[Any]:
+    """Yield what stands at a path: through objects and arrays. Of an object at the path's end, its keys or values. None
+    stands for null, on the way, too, and for an empty array.
+    """
+    if isinstance(value, JsonFields):
+        for name, each in value:
+            if steps and (name == steps[0] or (any_case and name.casefold() == steps[0].casefold())):
+                yield from _values_at(each, steps[1:], map_part, any_case=any_case)
+            elif not steps and map_part == "key":
+                yield name
+            elif not steps:
+                yield from _values_at(each, steps, map_part)
+    elif isinstance(value, list):
+        for each in cast(list[Any], value) or [None]:
+            yield from _values_at(each, steps, map_part, any_case=any_case)
+    elif value is None or not steps:
+        yield value
+
+
+def _is_set(value: Any, steps: Sequence[str]) -> bool:
+    if steps and isinstance(value, list) and not isinstance(value, JsonFields):
+        raise VerifyReadError(f"an array leads to {steps[-1]!r}, so no run sets it to null")
+    if steps and isinstance(value, JsonFields):
+        return any(_is_set(each, steps[1:]) for name, each in value if name == steps[0])
+    return value is not None and not steps

@@ -199,7 +199,7 @@ def verify(
     in the undo trash (rewrite, erase). List, too, what could not be looked at, with the reason: nobody knows that it is
     clean.
 
-    It shares no code with `run`, and trusts no statistics and no index.
+    It reads every value, with other readers than `run`, and trusts no statistics and no index.
 
     \b
     Example: refstore purge verify sales --ids forget.csv
@@ -242,7 +242,7 @@ def verify(
 
 
 def _describe_counts(counts: VerifyCounts) -> str:
-    looked = f"looked at {counts.objects:,} objects in {counts.versions:,} versions: "
+    looked = f"looked at {counts.objects:,} objects: "
     rows = f"{counts.remaining_rows:,} rows" if counts.remaining_rows else ""
     entries = f"{counts.remaining_entries:,} entries beside the rows" if counts.remaining_entries else ""
     what = " and ".join(filter(None, (rows, entries)))

@@ -26,7 +26,7 @@ from refstore.versioning.commits.trees import Trees
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_purge.object_holders import scan_names
-from refstore_purge.verify_objects import scan_version_targets
+from refstore_purge.verify_objects import scan_targets
 from tests.durations import unchecked_lake
 from tests.offline.world import World
 from tests.reaping import reap_all, release_all
@@ -42,7 +42,7 @@ AT_ONCE = GcOptions(grace_days=0, min_age_seconds=0)
 WALKS: dict[str, Callable[[Repository], Iterator[tuple[str, str]]]] = {
     "scan_versions": lambda repo: ((each.ref, each.path) for each in scan_versions(repo.context)),
     "scan_names": lambda repo: ((each.ref, each.path) for each in scan_names(repo.context)),
-    "scan_version_targets": lambda repo: ((each.ref, each.path) for each in scan_version_targets(repo, DATASET)),
+    "scan_targets": lambda repo: ((each.ref, each.path) for each in scan_targets(repo.context, DATASET, is_deep=True)),
 }
 
 
@@ -89,7 +89,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
 
 @pytest.mark.parametrize(
     ("walk", "mark"),
-    [*((walk, None) for walk in WALKS), ("scan_names", SWEEPING), ("scan_version_targets", SWEEPING)],
+    [*((walk, None) for walk in WALKS), ("scan_names", SWEEPING), ("scan_targets", SWEEPING)],
 )
 def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository, walk: str, mark: Mark | None) -> None:
     old = world.commit(a=b"guest\none\n")

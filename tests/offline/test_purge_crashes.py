@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from io import BufferedReader
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +28,8 @@ from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings
 from refstore_purge.reader_process import open_store
 from refstore_purge.verify import VerifyCounts, verify
-from refstore_purge.verify_ids import WantedIds
-from refstore_purge.verify_reader_process import ContentToVerify, ReadResult
+from refstore_purge.verify_ids import ObjectFindings
+from refstore_purge.verify_reader_process import ContentToVerify
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -145,15 +144,12 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     assert done.failure.startswith("reading or writing it takes more memory than")
 
 
-def read_or_abort(
-    open_: Callable[[ContentToVerify], BufferedReader], contents: Sequence[ContentToVerify], ids: WantedIds
-) -> list[ReadResult]:
-    """Read objects, and abort at some, as a library may at what nobody knows yet."""
-    for content in contents:
-        with open_(content) as source:
-            if ABORTS in source.read():
-                os.abort()
-    return read_here(open_, contents, ids)
+def read_or_abort(open_: Callable[[ContentToVerify], BinaryIO], content: ContentToVerify) -> ObjectFindings:
+    """Read an object, and abort at some, as a library may at what nobody knows yet."""
+    with open_(content) as source:
+        if ABORTS in source.read():
+            os.abort()
+    return read_here(open_, content)
 
 
 def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

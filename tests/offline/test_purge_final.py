@@ -57,7 +57,11 @@ class Lake(OneDataset):
 
     def left(self, ids: Path, **options: Any) -> set[str]:
         """Return the paths of which verify says something."""
-        return {found.path for found in verify.verify(self.world.repo, ids, **options)}
+        return {path for path, _ in self.told(ids, **options)}
+
+    def told(self, ids: Path, **options: Any) -> set[tuple[str, str]]:
+        """Return the paths of which verify says something, and the reasons."""
+        return {(found.path, found.reason) for found in verify.verify(self.world.repo, ids, **options)}
 
 
 @pytest.fixture
@@ -255,6 +259,10 @@ def test_what_is_called_final_has_no_rows_and_verify_ends_as_the_run(
     world.close()
 
 
+INTEGERS_OF_128_BITS = 2
+"""So many files of Polars for each kind of ids verify cannot judge."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["string", "integer", "binary"])
 def test_what_verify_finds_in_files_of_the_corpus_was_left_and_listed_by_the_run(
@@ -277,7 +285,10 @@ def test_what_verify_finds_in_files_of_the_corpus_was_left_and_listed_by_the_run
     options = {"id_type": kind}
     before = lake.left(ids, **options)
     made = lake.end(lake.run(ids, **options))
-    left = lake.left(ids, **options)
+    told = lake.told(ids, **options)
+    unknown = {path for path, reason in told if "a type that pyarrow does not know" in reason}
+    assert len(unknown) <= INTEGERS_OF_128_BITS
+    left = {path for path, _ in told} - unknown
     assert len(before) > len(left)
     untouched = {each.prefix for each in made.datasets if each.untouched_reason}
     assert left <= {skipped.path for skipped in made.skipped_objects} | untouched

@@ -21,8 +21,8 @@ from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.purge_tasks import ObjectTask, TaskSettings
 from refstore_purge.verify import verify
-from refstore_purge.verify_ids import NORMAL, WantedIds
-from refstore_purge.verify_reader_process import ContentToVerify, read_contents
+from refstore_purge.verify_ids import WantedIds
+from refstore_purge.verify_reader_process import ContentToVerify, read_content
 from tests.offline.world import World
 from tests.purge.hostile_files import FILES
 from tests.purge.looking import parquet_of
@@ -53,14 +53,14 @@ def test_it_takes_little_memory_and_is_left(world: World, name: str) -> None:
     store.put(KEY, body)
     write_ids(world.folder / "ids", "string", [pa.array(["bob"])])
     job = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
-    wanted = WantedIds("string", pa.array([b"bob"], NORMAL["string"]))
+    wanted = WantedIds.prepare(world.folder / "ids", "", is_named=False)
     dataset = Dataset("d", "data/", "guest", "rewrite", hostile.format)
     failures: list[str] = []
     for target in ("", "data/new", None):
         before = worker_processes.call(forget_peak)
         if target is None:
-            content = ContentToVerify(dataset, KEY, len(body), is_of_id=False, describes_others=False)
-            failures.append(read_contents(world.repo.context, [content], wanted)[0].reason)
+            content = ContentToVerify(dataset, wanted, KEY, len(body), is_of_id=False, describes_others=False)
+            failures.append(read_content(world.repo.context, content).reason)
         else:
             work = ObjectTask(
                 address=KEY, size_bytes=len(body), format=hostile.format, ids="", format_task=FormatTask(("guest",)),

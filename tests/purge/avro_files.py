@@ -8,18 +8,18 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import fastavro
 import pyarrow as pa
 
 from refstore.purge_document.document import Dataset
+from refstore_gc.engines import worker_processes
 from refstore_purge.formats import avro
 from refstore_purge.formats.base import FormatTask, PurgeError
 from refstore_purge.purge_ids import IdSet
-from refstore_purge.verify_ids import NORMAL, BatchedLookup, RowCount, WantedIds
-from refstore_purge.verify_rows import count_rows
-from refstore_purge.verify_text import VerifyReadError
+from tests.purge.looking import dataset_ids, rows_left
 
 SYNC = bytes(range(200, 216))
 
@@ -152,12 +152,10 @@ def outcomes(body: bytes, what: FormatTask, ids: IdSet, set_null: Sequence[str] 
     except PurgeError as error:
         reasons[0] = str(error)
     dataset = Dataset("d", "d/", ".".join(what.identifier), "rewrite", "avro", what.map_part, tuple(set_null))
-    lookup, count = BatchedLookup(WantedIds(ids.kind, ids.values.cast(NORMAL[ids.kind]))), RowCount()
+    wanted = dataset_ids(*ids.values.to_pylist(), kind=ids.kind)
     try:
-        count_rows(io.BytesIO(body), dataset, lookup, count, is_of_id=what.matches_every_row)
-        lookup.finish()
-        by_verify = count.rows
-    except VerifyReadError as error:
+        by_verify = worker_processes.call(partial(rows_left, body, dataset, wanted, is_of_id=what.matches_every_row))
+    except (PurgeError, MemoryError, worker_processes.CrashedError) as error:
         reasons[1] = str(error)
     return Outcome(by_run, by_verify, (reasons[0], reasons[1]))
 

@@ -13,10 +13,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from refstore.purge_document.document import Dataset
 from refstore.repository import Repository
 from refstore_purge import purge_ids
+from refstore_purge.file_allowance import limit_memory
 from refstore_purge.formats.base import FormatTask, IdKind, RewriteResult, SearchResult
 from refstore_purge.purge_ids import IdSet
+from refstore_purge.verify_ids import RowSearch, WantedIds
+from refstore_purge.verify_reader_process import search_object
 
 _TYPES: dict[IdKind, Any] = {"string": pa.string(), "integer": pa.int64(), "binary": pa.binary()}
 
@@ -89,3 +93,18 @@ def rewrite(module: ModuleType, body: bytes, what: FormatTask, wanted: IdSet) ->
         made.removed_entries,
     )
     return target.getvalue(), RewrittenRows(made.rows, made.matched_rows)
+
+
+def dataset_ids(*values: Any, kind: IdKind = "string", type_: Any = None) -> WantedIds:
+    """Return ids as `verify` has them."""
+    folder = Path(tempfile.mkdtemp(prefix="refstore-tests-"))
+    purge_ids.write_ids(folder, kind, [pa.array(values, type_ or _TYPES[kind])])
+    return WantedIds.prepare(folder, "", is_named=False)
+
+
+def rows_left(body: bytes, dataset: Dataset, ids: WantedIds, *, is_of_id: bool = False) -> int:
+    """Return how many rows `verify` counts. Raises VerifyReadError, MemoryError."""
+    search = RowSearch(dataset, ids, is_of_id)
+    with limit_memory(len(body)):
+        search_object(io.BytesIO(body), search)
+    return search.findings.rows
