@@ -11,7 +11,7 @@ import builtins
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,8 +31,8 @@ IRREGULAR: Final = re.compile(
 )
 """Participles and prepositions that are no name by themselves, beside the participles that end in `-ed`."""
 NO_PARTICIPLE: Final = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "speed", "shed"})
-NAMED_WORDS: Final = "## Words of fields, settings and metrics"
-"""The heading of docs/glossary.md below which each of these words stands in backquotes."""
+FIELD_WORDS: Final = "scripts/field_words.txt"
+"""Of these words, one a line, names of JSON fields, settings and metrics are made."""
 
 
 FILE_ENDINGS: Final = (".py", ".md", ".toml", ".json", ".jsonl", ".txt", ".parquet", ".lua", ".yml", ".orc", ".avro")
@@ -126,13 +126,13 @@ def _words(tree: ast.AST) -> Iterator[str]:
                 yield from word.split(".")
 
 
-def faults(names: Names, glossary: str, exceptions: dict[str, str]) -> Iterator[str]:
+def faults(names: Names, field_words: Set[str], exceptions: dict[str, str]) -> Iterator[str]:
     """Yield a line for each name that breaks a rule, but for the exceptions, and for each exception that excuses none.
 
     `exceptions`: a reason by the fault's subject: a class, a module's path, `path: function`, or a word.
     """
     excused: set[str] = set()
-    for subject, fault in _all_faults(names, glossary):
+    for subject, fault in _all_faults(names, field_words):
         if subject in exceptions:
             excused.add(subject)
         else:
@@ -141,7 +141,7 @@ def faults(names: Names, glossary: str, exceptions: dict[str, str]) -> Iterator[
         yield f"{subject}: is an exception, and breaks no rule; take it off the list"
 
 
-def _all_faults(names: Names, glossary: str) -> Iterator[tuple[str, str]]:
+def _all_faults(names: Names, field_words: Set[str]) -> Iterator[tuple[str, str]]:
     for name, places in _repeated((name.lstrip("_"), place) for name, place in names.classes):
         yield name, f"{', '.join(places)}: classes share the name {name}; say in each name which one it is"
     modules = [(Path(place).stem, place) for place in names.modules if not _may_be_repeated(place)]
@@ -166,12 +166,11 @@ def _all_faults(names: Names, glossary: str) -> Iterator[tuple[str, str]]:
     for name, place in [*single_words, *((name, place) for name, place, _ in names.functions)]:
         if _is_participle(name.strip("_").lower()):
             yield f"{place}: {name}", f"{place}: {name} does not say which thing it is, or what it does"
-    known = set(re.findall(r"`([a-z0-9]+)`", glossary.partition(NAMED_WORDS)[2].partition("\n## ")[0]))
     for word, place in sorted(names.words.items()):
-        if word not in known:
-            yield word, f"{place}: {word!r} is no word of docs/glossary.md; use one of its words, or add it there"
-    for word in sorted(known - names.words.keys()):
-        yield word, f"docs/glossary.md: no field, setting or metric has the word {word!r}; take it off the list"
+        if word not in field_words:
+            yield word, f"{place}: {word!r} is no word of {FIELD_WORDS}; use one of its words, or add it there"
+    for word in sorted(field_words - names.words.keys()):
+        yield word, f"{FIELD_WORDS}: no field, setting or metric has the word {word!r}; take it off the list"
 
 
 def _names_of_nothing(docstrings: list[Docstring], code: Code) -> Iterator[tuple[str, str]]:
@@ -268,9 +267,9 @@ def read_exceptions(text: str) -> dict[str, str]:
 def main() -> int:
     """Print the faults; return 1 if there is one."""
     names = read_names(ROOT, PRODUCT)
-    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    field_words = set((ROOT / FIELD_WORDS).read_text("utf-8").split())
     exceptions = read_exceptions((ROOT / "scripts" / "name_exceptions.txt").read_text("utf-8"))
-    found = list(faults(names, glossary, exceptions))
+    found = list(faults(names, field_words, exceptions))
     print("\n".join(found) or f"{len(names.classes)} classes and {len(names.functions)} functions are named well")
     return bool(found)
 
