@@ -77,6 +77,39 @@ class TestTheEndOfBackups:
         assert list(purge_cleanup.scan_backups(world.ctx)) == []
         assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount()
 
+    def test_of_versions_only_the_newest_stay(self, world: World) -> None:
+        set_days(world, versions=1)
+        identity = one_object(world)
+        first = rewrite(world.repo, "main", "a/x", NEW, run="run-1")
+        second = rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
+        settle(world)
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
+        assert world.data() == {content_of(first), content_of(second)}
+        assert identity not in world.data()
+
+    def test_readers_and_operations_end_before_a_backup_does(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        set_days(world, days=0, versions=0)
+        one_object(world)
+        rewrite(world.repo, "main", "a/x", NEW)
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount()
+        settle(world)
+        with monkeypatch.context() as patch:
+            patch.setattr(purge_cleanup, "SIGNED_SECONDS", DAY_SECONDS)
+            assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount()
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
+
+    def test_a_legal_hold_keeps_a_backup(self, world: World) -> None:
+        set_days(world, days=0, versions=0)
+        identity = one_object(world)
+        rewrite(world.repo, "main", "a/x", NEW)
+        settle(world)
+        world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "a/", "reason": "a case"}]}))
+        assert (purge_cleanup.clean_up(world.ctx).held_contents, identity in world.data()) == (1, True)
+        world.repo.set_retention(json.dumps({}), remove=["hold:a/"])
+        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
+
     def test_what_an_attempt_left_goes_and_no_attempt_under_way(self, world: World) -> None:
         set_days(world)
         one_object(world)

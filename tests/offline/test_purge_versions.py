@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.errors import Gone
+from refstore.errors import Conflict, Gone
 from refstore_purge import location_publisher, purge_run, purge_tasks, verify
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.purge_tasks import ObjectResult
@@ -308,6 +308,13 @@ class TestWhatIsLeft:
         assert [(row.rewritten_objects, row.rows_changed, row.failed_objects) for row in made.rows] == [(7, 7, 0)]
         assert sizes == [7, 4, 2, 2, 3, 2, 1]
         assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+
+    def test_more_rows_than_anybody_expects(self, world: World, purge: Purge) -> None:
+        world.commit_files({PATH: events("ann", "bob", "bob")})
+        onboard(world.repo, mode="rewrite")
+        with pytest.raises(Conflict, match="2 of 3 rows would go"):
+            purge("bob", floor_rows=1)
+        assert guests_at(world.repo, "main") == ["ann", "bob", "bob"]
 
 
 class TestErase:
