@@ -44,7 +44,7 @@ class DiskReserves:
 def local_folders(lake: Lake) -> list[Path]:
     """Return the folders of the lake on this machine, one for each disk."""
     folders: dict[int, Path] = {}
-    for folder in (lake.kv.local_folder, lake.own_store.local_folder):
+    for folder in (*(file.parent for file in lake.kv.local_files[:1]), lake.own_store.local_folder):
         if folder is not None:
             try:
                 folders.setdefault(folder.stat().st_dev, folder)

@@ -197,7 +197,7 @@ class KVSuite:
             keys
         )
         assert kv.get_many(keys) == [f"v{i}".encode() for i in range(len(keys))]
-        old = kv.exchange_many([Exchange(key, b"w") for key in keys])
+        old = kv.execute([Exchange(key, b"w") for key in keys])
         assert old == [f"v{i}".encode() for i in range(len(keys))]
         kv.set_many([(key, b"x" * (i % 7)) for i, key in enumerate(keys)])
         assert kv.get_many(keys) == [b"x" * (i % 7) for i in range(len(keys))]
@@ -215,31 +215,10 @@ class KVSuite:
         assert won == [b == e for b, e in zip(before, expected, strict=True)]
         assert kv.get_many(keys) == [v if ok else b for b, v, ok in zip(before, value, won, strict=True)]
 
-    @pytest.mark.parametrize("shape", ["create", "swap", "remove"])
-    def test_one_loser_in_a_batch_does_not_hurt_the_others(self, kv: KV, part: str, shape: str) -> None:
-        keys = [Key(part, f"k{i:05d}") for i in range(1500)]
-        before: bytes | Absent = ABSENT if shape == "create" else b"o"
-        if before is not ABSENT:
-            kv.set_many([(key, before) for key in keys])
-        kv.set(keys[700], b"other")
-        value: bytes | Absent = ABSENT if shape == "remove" else b"n"
-        won = kv.set_if_many([SetIf(key, before, value) for key in keys])
-        assert won == [i != 700 for i in range(1500)]
-        assert kv.get_many(keys) == [b"other" if i == 700 else value for i in range(1500)]
-
-    def test_writes_before_a_losing_set_if_stand(self, kv: KV, part: str) -> None:
-        ops: list[Op] = [
-            Set(Key(part, "a"), b"1"),
-            SetIf(Key(part, "b"), b"x", b"y"),
-            Exchange(Key(part, "a"), b"2"),
-            Get(Key(part, "a")),
-        ]
-        assert kv.execute(ops) == [None, False, b"1", b"2"]
-
     def test_exchanges_between_existing_keys(self, kv: KV, part: str) -> None:
         """New keys that lie between, before and after what is there."""
         kv.set_many([(Key(part, f"{i:04d}"), b"old") for i in range(0, 1000, 10)])
-        old = kv.exchange_many([Exchange(Key(part, f"{i:04d}"), b"new") for i in range(5, 1005, 5)])
+        old = kv.execute([Exchange(Key(part, f"{i:04d}"), b"new") for i in range(5, 1005, 5)])
         assert old == [b"old" if i % 10 == 0 and i < 1000 else ABSENT for i in range(5, 1005, 5)]
         assert [name for name, _ in kv.scan_all(part)] == ["0000"] + [f"{i:04d}" for i in range(5, 1005, 5)]
 
@@ -258,7 +237,7 @@ class KVSuite:
             kv.delete_many(keys)
             assert kv.set_if_many([SetIf(key, ABSENT, b"1") for key in keys]) == [True] * len(keys)
             kv.delete_many(keys)
-            assert kv.exchange_many([Exchange(key, b"1") for key in keys]) == [ABSENT] * len(keys)
+            assert kv.execute([Exchange(key, b"1") for key in keys]) == [ABSENT] * len(keys)
             kv.delete_many(keys)
             kv.set_many([(key, b"1") for key in keys])
             assert kv.get_many(keys) == [b"1"] * len(keys)
@@ -341,7 +320,7 @@ class KVSuite:
         assert kv.get_many(keys) == HOSTILE_VALUES
         assert [value for _, value in kv.scan(part)] == HOSTILE_VALUES
         assert (
-            kv.exchange_many([Exchange(key, value + b"\0") for key, value in zip(keys, HOSTILE_VALUES, strict=True)])
+            kv.execute([Exchange(key, value + b"\0") for key, value in zip(keys, HOSTILE_VALUES, strict=True)])
             == HOSTILE_VALUES
         )
         assert all(
@@ -363,7 +342,7 @@ class KVSuite:
             kv.set_if_many([SetIf(key, value[:-1], b"") for key, value in zip(keys, values, strict=True)])
             == [False] * 5
         )
-        assert kv.exchange_many([Exchange(key, b"") for key in keys]) == values
+        assert kv.execute([Exchange(key, b"") for key in keys]) == values
         assert kv.scan(part) == [(f"k{i}", b"") for i in range(5)]
 
     # ---- many at once
@@ -416,32 +395,6 @@ class KVSuite:
         for _, names, _ in Interleaving(scan, write).rounds():
             assert names == sorted(set(names))
             assert {"d", "f"} <= set(names)
-
-    def test_a_delete_range_paused_at_each_of_its_steps_deletes_its_range(self, kv: KV, part: str) -> None:
-        """It deletes what is in the range, and nothing else, while another thread deletes there, too."""
-        _set_in_rounds(kv, part, ["b", "c", "d", "f"])
-
-        def delete_range(number: int) -> None:
-            kv.delete_range(f"{part}/{number}", "a", "c")
-
-        def delete(number: int) -> None:
-            kv.delete(Key(f"{part}/{number}", "b"))
-
-        for number, _, _ in Interleaving(delete_range, delete).rounds():
-            assert [name for name, _ in kv.scan(f"{part}/{number}")] == ["d", "f"]
-
-    def test_of_racing_set_ifs_exactly_one_wins(self, kv: KV, part: str) -> None:
-        keys = [Key(part, f"k{i}") for i in range(20)]
-        kv.set_many([(key, b"start") for key in keys])
-
-        def race(thread: int) -> list[bool]:
-            return [kv.set_if(key, b"start", f"by {thread}".encode()) for key in keys]
-
-        won = in_threads(race)
-        for index, key in enumerate(keys):
-            winners = [thread for thread in range(THREADS) if won[thread][index]]
-            assert len(winners) == 1
-            assert kv.get(key) == f"by {winners[0]}".encode()
 
     def test_of_racing_creations_exactly_one_wins_also_in_batches(self, kv: KV, part: str) -> None:
         keys = [Key(f"{part}/{i % 5}", f"k{i:03d}") for i in range(200)]

@@ -25,11 +25,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from itertools import starmap
+from itertools import chain, islice, starmap, takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
+
+from refstore.core.batches import split_batches
 
 
 class Absent(Enum):
@@ -117,7 +119,7 @@ Result = bytes | Absent | bool | None
 
 
 class KV(ABC):
-    """The interface. Drivers implement the four abstract methods. The others are written in terms of them, but for
+    """The interface. Drivers implement the two abstract methods. The others are written in terms of them, but for
     `servers`, whose default fits a store that never loses an acknowledged write.
     """
 
@@ -133,13 +135,16 @@ class KV(ABC):
         which need not exist.
         """
 
-    @abstractmethod
     def delete_range(self, partition: str, first: str, last: str) -> None:
         """Remove every key from `first` to `last`, both included. Idempotent, and not atomic as a whole."""
+        following = (name for name, _ in self.scan_all(partition, after=first))  # `after` leaves `first` itself out
+        names = takewhile(lambda name: name <= last, chain([first] if first else [], following))
+        for page in split_batches(names):
+            self.delete_many([Key(partition, name) for name in page])
 
-    @abstractmethod
     def count(self, partition: str, *, limit: int) -> int:
         """Return how many keys the partition holds, or `limit` if it holds more."""
+        return sum(1 for _ in islice(self.scan_all(partition), limit))
 
     def servers(self) -> list[Server]:
         """Return the servers that store the partitions, each once, in order of partition; asks them now (no cache).
@@ -148,13 +153,8 @@ class KV(ABC):
         return [Server(POSITIONS, "")]
 
     @property
-    def local_folder(self) -> Path | None:
-        """The folder on a disk of this machine in which the KV lies; None: it lies elsewhere."""
-        return None
-
-    @property
     def local_files(self) -> Sequence[Path]:
-        """The files on a disk of this machine that hold the KV, whether they are there now or not."""
+        """The files on a disk of this machine that hold the KV, in one folder, whether they are there now or not."""
         return ()
 
     def risks(self) -> Sequence[str]:
@@ -175,7 +175,7 @@ class KV(ABC):
         return self.set_if_many((SetIf(key, expected, value, once),))[0]
 
     def exchange(self, key: Key, value: bytes) -> bytes | Absent:
-        return self.exchange_many((Exchange(key, value),))[0]
+        return self.execute((Exchange(key, value),))[0]  # type: ignore[return-value]  # Exchange yields just these
 
     def delete(self, key: Key) -> None:
         self.execute((Delete(key),))
@@ -188,9 +188,6 @@ class KV(ABC):
 
     def set_if_many(self, ops: Sequence[SetIf]) -> list[bool]:
         return self.execute(ops)  # type: ignore[return-value]  # SetIf yields bool
-
-    def exchange_many(self, ops: Sequence[Exchange]) -> list[bytes | Absent]:
-        return self.execute(ops)  # type: ignore[return-value]  # Exchange yields just these
 
     def delete_many(self, keys: Sequence[Key]) -> None:
         self.execute(list(map(Delete, keys)))

@@ -48,19 +48,6 @@ class MemoryKV(KV):
                 page.append((name, table[name]))
             return page
 
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        with self._lock:
-            table = self._partitions.get(partition)
-            if table is not None:
-                for name in list(table.irange(first, last)):
-                    del table[name]
-                if not table:
-                    del self._partitions[partition]
-
-    def count(self, partition: str, *, limit: int) -> int:
-        with self._lock:
-            return min(limit, len(self._partitions.get(partition, ())))
-
     def partitions(self) -> list[str]:
         """Return the partitions that hold a record, which no other KV can tell."""
         with self._lock:

@@ -101,10 +101,6 @@ class RetryingKV(KV):
         return self._call_idempotent(self._kv.servers)
 
     @property
-    def local_folder(self) -> Path | None:
-        return self._kv.local_folder
-
-    @property
     def local_files(self) -> Sequence[Path]:
         return self._kv.local_files
 

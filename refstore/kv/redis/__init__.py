@@ -68,10 +68,6 @@ from refstore.kv.redis.servers import (
 )
 from refstore.kv.redis.url import RedisSettings, ServerAddress
 
-FLIGHT_BYTES: Final = 16 << 20
-"""Bytes of arguments that are sent at once. A larger batch is sent in several flights, one after the other."""
-PIECE_ARGUMENTS: Final = 256
-"""A request is packed and sent in pieces of about so many arguments."""
 CHECK_SECONDS: Final = 10.0
 """For how long one check of a server's settings is valid."""
 REDIRECTIONS_MAX: Final = 5
@@ -160,11 +156,6 @@ class RedisKV(KV):
         key = redis_commands.partition_key(self._prefix, partition)
         return redis_commands.parse_pairs(self._call_one(key, redis_commands.scan_command(key, prefix, after, limit)))
 
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        key = redis_commands.partition_key(self._prefix, partition)
-        while self._call_one(key, redis_commands.delete_range_command(key, first, last), writes=True):
-            pass
-
     def count(self, partition: str, *, limit: int) -> int:
         key = redis_commands.partition_key(self._prefix, partition)
         return min(limit, cast(int, self._call_one(key, redis_commands.count_command(key))))
@@ -196,7 +187,7 @@ class RedisKV(KV):
             )
         except (redis.RedisError, OSError) as error:
             raise self._connection_error(error, sent=False) from error
-        calls = [RedisCall(b"", command, [], _no_results, False, 0) for _ in pools for command in commands]
+        calls = [RedisCall(b"", command, [], _no_results, False) for _ in pools for command in commands]
         targets = [pool for pool in pools.values() for _ in commands]
         replies: list[Reply] = [None] * len(calls)
         self._send_round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
@@ -220,8 +211,8 @@ class RedisKV(KV):
     def close(self) -> None:
         self._servers.close()
 
-    def _call_one(self, key: bytes, command: Command, *, writes: bool = False) -> Reply:
-        return self._send_flight([RedisCall(key, command, [], _no_results, writes, 0)])[0]
+    def _call_one(self, key: bytes, command: Command) -> Reply:
+        return self._send_flight([RedisCall(key, command, [], _no_results, False)])[0]
 
     def _group_into_flights(self, runs: list[list[RedisCall]]) -> Iterator[list[RedisCall]]:
         """Yield groups of calls that may be sent together, in order. One flight has been performed before the next is
@@ -231,18 +222,12 @@ class RedisKV(KV):
         (no memory for it, say) and accept the next; a write must not happen before the ones of an earlier run.
         """
         flight: list[RedisCall] = []
-        size_bytes = 0
         wrote = False
         for run in runs:
             if flight and (not self._servers.is_ordered or (wrote and run[0].writes)):
                 yield flight
-                flight, size_bytes, wrote = [], 0, False
-            for call in run:
-                if flight and size_bytes + call.size_bytes > FLIGHT_BYTES:
-                    yield flight
-                    flight, size_bytes = [], 0
-                flight.append(call)
-                size_bytes += call.size_bytes
+                flight, wrote = [], False
+            flight += run
             wrote = wrote or run[0].writes
         if flight:
             yield flight
@@ -291,7 +276,7 @@ class RedisKV(KV):
                 self._check_if_stale(*links[-1])
             sent = True
             for (_, connection), flight in zip(links, flights.values(), strict=True):
-                connection.send_packed_command(_pack_pieces(connection, self._commands(calls, flight)))
+                connection.send_packed_command(connection.pack_commands(self._commands(calls, flight)))
             for (_, connection), flight in zip(links, flights.values(), strict=True):
                 for asking, place in flight:
                     if asking:
@@ -478,19 +463,6 @@ def _are_writes_refused(calls: Sequence[RedisCall], replies: Sequence[Reply]) ->
 
 def _no_results(_: Reply) -> tuple[Result, ...]:
     return ()
-
-
-def _pack_pieces(connection: RedisConnection, commands: Iterable[Command]) -> Iterator[bytes]:
-    """Yield `commands` as bytes to send, piece by piece, so that the server begins while the rest is packed."""
-    some: list[Command] = []
-    arguments = 0
-    for command in commands:
-        some.append(command)
-        arguments += len(command)
-        if arguments >= PIECE_ARGUMENTS:
-            yield from connection.pack_commands(some)
-            some, arguments = [], 0
-    yield from connection.pack_commands(some)
 
 
 def _read(connection: RedisConnection) -> Reply:

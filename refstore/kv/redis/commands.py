@@ -24,8 +24,6 @@ CALL_OPS: Final = 500
 """Ops per call: at most about 3 ms of the server's time. Lua's `unpack` would take 4,000."""
 CALL_BYTES: Final = 1 << 20
 """Bytes of arguments per call. A larger op is sent alone."""
-RANGE_OPS: Final = 1000
-"""How many names one `delete_range_command` call removes at most."""
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
@@ -44,7 +42,6 @@ _SET: Final = _script("set")
 _SET_IF: Final = _script("set_if")
 _EXCHANGE: Final = _script("exchange")
 _DELETE: Final = _script("delete")
-_DELETE_RANGE: Final = _script("delete_range")
 
 
 class RedisCall(NamedTuple):
@@ -58,7 +55,6 @@ class RedisCall(NamedTuple):
     results: Callable[[Reply], Iterable[Result]]
     """Turns the reply into one result for each op."""
     writes: bool
-    size_bytes: int
 
 
 def partition_key(prefix: str, partition: str) -> bytes:
@@ -111,11 +107,6 @@ def count_command(key: bytes) -> Command:
     return (b"ZCARD", key)
 
 
-def delete_range_command(key: bytes, first: str, last: str) -> Command:
-    """Return the command that removes at most RANGE_OPS names. Its reply is 1 if there may be more."""
-    return (b"EVAL", _DELETE_RANGE, 1, key, first.encode(), last.encode(), RANGE_OPS)
-
-
 class _MadeCommand(NamedTuple):
     """What a maker returns for some ops of one kind."""
 
@@ -144,7 +135,7 @@ def _split_by_bytes(make: _Maker, key: bytes, ops: Sequence[Op], places: list[in
         yield from _split_by_bytes(make, key, ops, places[:half])
         yield from _split_by_bytes(make, key, ops, places[half:])
     else:
-        yield RedisCall(key, made.command, places, made.results, made.writes, size_bytes)
+        yield RedisCall(key, made.command, places, made.results, made.writes)
 
 
 def _encode_names(ops: Sequence[Op]) -> list[bytes]:

@@ -43,33 +43,11 @@ class ConnectionPool(Protocol):
     def disconnect(self) -> None: ...
 
 
-class RedisServers(Protocol):
-    """Maps a key to the server that stores it."""
-
-    is_ordered: bool
-    """Whether all keys are on one server, so that commands are performed in the order in which they are sent."""
-
-    def pool_of(self, key: bytes) -> ConnectionPool: ...
-
-    def pool_at(self, address: ServerAddress) -> ConnectionPool: ...
-
-    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, ConnectionPool]:
-        """Return each master of now, under the name of a partition that it stores. `key_of` gives the key of a
-        partition.
-        """
-        ...
-
-    def forget_slot_map(self) -> None:
-        """Read the map of slots again before the next use: it may be out of date."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class SingleServer:
     """One server. If the pool uses Sentinels, it is the current master."""
 
     is_ordered = True
+    """Whether all keys are on one server, so that commands are performed in the order in which they are sent."""
 
     def __init__(self, pool: ConnectionPool, *, find_master: Callable[[], object] = lambda: None) -> None:
         """`find_master` makes sure that the pool connects to the master of now."""
@@ -127,6 +105,9 @@ class RedisCluster:
             return self._open_pool(address)
 
     def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, ConnectionPool]:
+        """Return each master of now, under the name of a partition that it stores. `key_of` gives the key of a
+        partition.
+        """
         with self._lock:
             ranges = self._read_map()
             owners = self._owners
@@ -151,6 +132,7 @@ class RedisCluster:
         return pools
 
     def forget_slot_map(self) -> None:
+        """Read the map of slots again before the next use: it may be out of date."""
         with self._lock:
             self._owners = []
 
@@ -199,6 +181,10 @@ class RedisCluster:
             " check that they run, then make the same call again",
             nothing_done=True,
         )
+
+
+RedisServers = SingleServer | RedisCluster
+"""Map a key to the server that stores it."""
 
 
 def find_master(manager: Any, pool: Any) -> None:
