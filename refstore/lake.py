@@ -60,7 +60,7 @@ from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore.versioning.staging import Staging
 
 if TYPE_CHECKING:
-    from refstore.kv_recovery.settlement_wait import SettlementWait
+    from refstore.kv_recovery.fence import SettlementWait
     from refstore.versioning.commits.trees import Trees
 
 _ATTEMPTS: Final = 16
@@ -350,12 +350,12 @@ class Lake:
         """Return until when nothing is deleted, and why, after other servers of the KV answer; None: deletion goes on.
         Raises Unavailable, StoreMisconfigured.
         """
-        from refstore.kv_recovery import fence, settlement_wait
+        from refstore.kv_recovery import fence
 
         servers = fence.read_servers(self.kv)
         if servers == self._settled_servers:
             return None
-        wait = settlement_wait.find_settlement_wait(self.own_store, self.clock, self.durations.waits, servers)
+        wait = fence.find_settlement_wait(self.own_store, self.clock, self.durations.waits, servers)
         if wait is None:
             self._settled_servers = servers
         return wait

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Final, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
 from refstore.core import event_log
 from refstore.core.clock import Clock, format_utc
-from refstore.core.safety import Durations
+from refstore.core.safety import Durations, Safety
 from refstore.core.units import DAY_SECONDS
 from refstore.errors import CorruptObject, KVReconciling, KVSettling, KVWentBack, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
@@ -58,6 +58,18 @@ class PositionWitness(msgspec.Struct, frozen=True):
 
 class ServersFirstSeen(msgspec.Struct, frozen=True):
     at_ms: int
+
+
+class SettlementWait(NamedTuple):
+    """Nothing is deleted in the whole lake."""
+
+    until_ms: int
+    """When the operations have ended that began under other servers. A deleter looks for lost writes then."""
+    reason: str
+
+    def describe(self, now_ms: int) -> str:
+        until = format_utc(self.until_ms) if self.until_ms > now_ms else "a reaper has looked for lost writes"
+        return f"settling until {until}, because {self.reason}"
 
 
 class DeletionFence(Protocol):
@@ -266,14 +278,11 @@ class PositionFence:
 
     def _wait_for_operations(self) -> None:
         """Raise KVSettling until the operations that began under other servers have ended."""
-        store = self._store()
-        key = servers_key(self._servers)
         now = self._clock.now_ms()
-        try:
-            first = msgspec.json.decode(store.read(key), type=ServersFirstSeen).at_ms
-        except (ObjectNotFound, msgspec.DecodeError):
+        first = _read_first_seen(self._store(), self._servers)
+        if first is None:
             first = now
-            store.put(key, msgspec.json.encode(ServersFirstSeen(now)))
+            self._store().put(_servers_key(self._servers), msgspec.json.encode(ServersFirstSeen(now)))
         ends = self._durations.waits.operations_end_ms(first)
         if now < ends:
             raise KVSettling(
@@ -288,8 +297,34 @@ def read_servers(kv: KV) -> dict[str, str]:
     return {server.partition: server.identity for server in kv.servers()}
 
 
-def servers_key(servers: Mapping[str, str]) -> str:
-    """Return the key of the note of when somebody first saw these servers."""
+def find_settlement_wait(
+    store: ObjectStore, clock: Clock, waits: Safety, servers: Mapping[str, str]
+) -> SettlementWait | None:
+    """Return what deletion waits for after other servers answer, as after a restart of Redis; None: it does not wait.
+    It decides nothing, and writes nothing. `store`: the lake's own. `servers`: those that answer (`read_servers`).
+    Raises ObjectsUnavailable.
+    """
+    witnesses, _ = read_witnesses(store)
+    if not witnesses or any(witness.servers == servers for witness in witnesses.values()):
+        return None
+    first = _read_first_seen(store, servers)
+    seen = "no reaper has seen them yet" if first is None else f"first seen at {format_utc(first)}"
+    return SettlementWait(
+        waits.operations_end_ms(clock.now_ms() if first is None else first),
+        f"other servers of the KV answer than before, as after its restart ({seen}), and operations that began before "
+        "may be under way; nothing is deleted meanwhile, and then a reaper looks whether writes were lost",
+    )
+
+
+def _read_first_seen(store: ObjectStore, servers: Mapping[str, str]) -> int | None:
+    """Return when a deleter first saw these servers; None: none has noted it."""
+    try:
+        return msgspec.json.decode(store.read(_servers_key(servers)), type=ServersFirstSeen).at_ms
+    except (ObjectNotFound, msgspec.DecodeError):
+        return None
+
+
+def _servers_key(servers: Mapping[str, str]) -> str:
     return f"{SERVERS_FOLDER}{sha256(msgspec.json.encode(sorted(servers.items()))).hexdigest()[:40]}.json"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from refstore.context import Context
 from refstore.core import event_log
@@ -39,43 +39,24 @@ ATTEMPTS: Final = 16
 _log = event_log.get_logger(__name__)
 
 
-class SettlementResult(NamedTuple):
-    """What `settle_repository` changed."""
-
-    markers: int
-    """Deleted markers whose decision was lost."""
-    tokens: int
-    """Live tokens that were not registered, or as processed."""
-    references: int
-    """References of live entries that were missing."""
-    commits: int
-    """Commits whose additions were put beyond the reaper again."""
-
-
-def settle_repository(ctx: Context) -> SettlementResult:
+def settle_repository(ctx: Context) -> None:
     """Settle one repository. Raises Corrupt, Unavailable; then nothing may be deleted."""
-    markers = _drop_lost_markers(ctx)
-    tokens = references = 0
+    _drop_lost_markers(ctx)
     for name, _ in list(ctx.branches.scan_open()):
         record = ctx.branches.read(name)
         for token in record.live_tokens if isinstance(record, Branch) else ():
-            tokens += _register_token(ctx, token)
-            references += _restore_references(ctx, token)
-    commits = _settle_commits(ctx)
-    settled = SettlementResult(markers, tokens, references, commits)
-    _log.info("repository_settled", repository=ctx.name, **settled._asdict())
-    return settled
+            _register_token(ctx, token)
+            _restore_references(ctx, token)
+    _settle_commits(ctx)
+    _log.info("repository_settled", repository=ctx.name)
 
 
-def _drop_lost_markers(ctx: Context) -> int:
-    dropped = 0
+def _drop_lost_markers(ctx: Context) -> None:
     for page in split_batches([token for token, _ in ctx.markers.scan_deleted()], PAGE):
         kept = _find_live_tokens(ctx, page)
         for token in page:
             if token in kept:
                 ctx.markers.remove_deleted(token)
-                dropped += 1
-    return dropped
 
 
 def _find_live_tokens(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
@@ -91,21 +72,18 @@ def _find_live_tokens(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
     return kept.intersection(tokens)
 
 
-def _register_token(ctx: Context, token: Token) -> int:
+def _register_token(ctx: Context, token: Token) -> None:
     key = keys.token(ctx.repo, token)
     value = ctx.kv.get(key)
-    if value is not ABSENT and not decode(value, TokenRecord).processed_ms:
-        return 0
-    ctx.kv.set(key, encode(TokenRecord(created_ms=ctx.clock.now_ms())))
-    return 1
+    if value is ABSENT or decode(value, TokenRecord).processed_ms:
+        ctx.kv.set(key, encode(TokenRecord(created_ms=ctx.clock.now_ms())))
 
 
-def _restore_references(ctx: Context, token: Token) -> int:
+def _restore_references(ctx: Context, token: Token) -> None:
     """Put back the references of a live token's entries. An entry without a reference, because its address is
     committed, gets one where the address still has a key: that its commit was processed is lost, and `_settle_commits`
     removes the key.
     """
-    held = 0
     after = ""
     while page := ctx.kv.scan(keys.staging(ctx.repo, token), after=after, limit=PAGE):
         after = page[-1][0]
@@ -118,8 +96,7 @@ def _restore_references(ctx: Context, token: Token) -> int:
         values = ctx.kv.get_many(keys.reference_keys(ctx.repo, [record.address for _, record in entries]))
         for (path, record), value in zip(entries, values, strict=True):
             if not _has_reference(value, Reference(token, path, record.reference_id)):
-                held += _restore_reference(ctx, token, path, record)
-    return held
+                _restore_reference(ctx, token, path, record)
 
 
 def _has_reference(value: bytes | Absent, reference: Reference) -> bool:
@@ -132,7 +109,7 @@ def _has_reference(value: bytes | Absent, reference: Reference) -> bool:
     return isinstance(record, Listed) and reference in record.references
 
 
-def _restore_reference(ctx: Context, token: Token, path: Path, entry: Entry) -> int:
+def _restore_reference(ctx: Context, token: Token, path: Path, entry: Entry) -> None:
     """Put back the reference of a live entry, whatever stands there.
 
     The entry must be live still: another deleter may have settled already, and gone on.
@@ -142,40 +119,33 @@ def _restore_reference(ctx: Context, token: Token, path: Path, entry: Entry) -> 
         now = ctx.kv.get(keys.entry(ctx.repo, token, path))
         return now is not ABSENT and decode_staged_many([now])[0] == entry and ctx.branches.has_live([token])
 
-    return relist_reference(
-        ctx, Address(entry.address), Reference(token, path, entry.reference_id), only_if=is_entry_live
-    )
+    relist_reference(ctx, Address(entry.address), Reference(token, path, entry.reference_id), only_if=is_entry_live)
 
 
 def relist_reference(
     ctx: Context, address: Address, reference: Reference, *, only_if: Callable[[], bool] = lambda: True
-) -> int:
-    """Put a reference on an address's list, whatever stands there; a missing key stays missing. Return how many were
-    put there. Raises Contention.
-    """
+) -> None:
+    """Put a reference on an address's list, whatever stands there; a missing key stays missing. Raises Contention."""
     key = keys.reference(ctx.repo, address)
     for _ in range(ATTEMPTS):
         value = ctx.kv.get(key)
         if _has_reference(value, reference) or not only_if():
-            return 0
+            return
         assert value is not ABSENT  # noqa: S101  # a missing key holds everything
         after = address_state.list_again(decode_reference(value), reference, ctx.clock.now_ms())
         if ctx.kv.set_if(key, value, encode(after)):
-            return 1
+            return
     raise Contention(f"others kept changing the references of {address}; the next pass tries again")
 
 
-def _settle_commits(ctx: Context) -> int:
+def _settle_commits(ctx: Context) -> None:
     for name, _, record in list(ctx.branches.scan()):
         if record.retired_tokens or not isinstance(record, Branch):
             ctx.markers.publish(ctx.branches, name)
-    done = 0
     for commit, marker in list(ctx.markers.scan_committed()):
         if not ctx.branches.has_live(marker.tokens):  # else the decision was lost: the marker is left alone
-            done += process_committed(ctx, commit, marker)
+            process_committed(ctx, commit, marker)
     for entry in ctx.manifest.read_waiting():
         if isinstance(entry, CommitLanded):
             with suppress(CommitNotFound):  # lost with a deleted repository; in another one nobody would settle yet
                 delete_added_references(ctx, entry.commit)
-                done += 1
-    return done
