@@ -30,8 +30,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from random import SystemRandom
-from typing import Final, Protocol, TypeVar, cast
+from random import Random, SystemRandom
+from typing import Final, TypeVar, cast
 
 from refstore.core import event_log
 from refstore.core.clock import Clock, SystemClock
@@ -50,13 +50,7 @@ T = TypeVar("T")
 _log = event_log.get_logger(__name__)
 
 
-class RandomSource(Protocol):
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-        ...
-
-
-def wait_seconds(attempt: int, random: RandomSource) -> float:
+def wait_seconds(attempt: int, random: Random) -> float:
     """Return how long to wait after the attempt of that number, from 1."""
     return min(WAIT_FIRST_SECONDS * 2 ** (attempt - 1), WAIT_MAX_SECONDS) * (0.5 + random.random() / 2)
 
@@ -68,7 +62,7 @@ class RetryingKV(KV):
         *,
         attempts: int = ATTEMPTS,
         clock: Clock | None = None,
-        random: RandomSource | None = None,
+        random: Random | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
         self._kv = kv

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Final, TypeVar, cast
 
 from refstore.context import Context
@@ -313,7 +314,7 @@ def contents_of(store: Mapping[int, int], names: Interned) -> tuple[dict[Key, by
     return {key: value for key, value in contents.items() if not key.partition.startswith("\0")}, blobs
 
 
-class _Still:
+class _Still(Random):
     """No jitter: waiting takes no time here."""
 
     def random(self) -> float:

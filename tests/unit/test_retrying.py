@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 
@@ -44,9 +45,8 @@ class FakeClock:
         self.slept.append(seconds)
 
 
-class FixedRandom:
-    def __init__(self, value: float = 0.5) -> None:
-        self.value = value
+class FixedRandom(Random):
+    value = 0.5
 
     def random(self) -> float:
         return self.value
@@ -83,14 +83,6 @@ class Faulty(KV):
     ) -> list[tuple[str, bytes]]:
         self._fail()
         return self.inner.scan(partition, prefix=prefix, after=after, limit=limit)
-
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self.inner.delete_range(partition, first, last)
-        self._fail()
-
-    def count(self, partition: str, *, limit: int) -> int:
-        self._fail()
-        return self.inner.count(partition, limit=limit)
 
     def servers(self) -> list[Server]:
         self._fail()
@@ -353,7 +345,9 @@ def test_attempts_are_bounded_and_waits_grow_to_a_bound() -> None:
 @pytest.mark.parametrize(("value", "share"), [(0.0, 0.5), (0.999, 0.9995)])
 def test_waits_have_jitter(value: float, share: float) -> None:
     clock = FakeClock()
-    RetryingKV(Faulty(0), attempts=2, clock=clock, random=FixedRandom(value)).get(A)
+    random = FixedRandom()
+    random.value = value
+    RetryingKV(Faulty(0), attempts=2, clock=clock, random=random).get(A)
     assert clock.slept == [pytest.approx(WAIT_FIRST_SECONDS * share)]
 
 

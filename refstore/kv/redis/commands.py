@@ -12,11 +12,12 @@ hash: see docs/decisions/0012. A call includes its least and greatest name, for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from itertools import groupby
 from typing import Final, NamedTuple, cast
 
+from refstore.core.batches import split_sized
 from refstore.errors import InvalidName
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Op, Result, Set, SetIf
 
@@ -44,6 +45,10 @@ _EXCHANGE: Final = _script("exchange")
 _DELETE: Final = _script("delete")
 
 
+Results = Callable[[Reply], Iterable[Result]]
+"""Turns the reply into one result for each op."""
+
+
 class RedisCall(NamedTuple):
     """One command on one partition."""
 
@@ -52,8 +57,7 @@ class RedisCall(NamedTuple):
     command: Command
     places: list[int]
     """The indexes of its results among the results of the whole batch."""
-    results: Callable[[Reply], Iterable[Result]]
-    """Turns the reply into one result for each op."""
+    results: Results
     writes: bool
 
 
@@ -68,23 +72,20 @@ def group_calls(ops: Sequence[Op], prefix: str) -> list[list[RedisCall]]:
     once.
     """
     runs: list[list[RedisCall]] = []
-    place = 0
-    for kind, run in groupby(ops, key=type):
+    for kind, run in groupby(range(len(ops)), key=lambda place: type(ops[place])):
         parts: dict[str, list[int]] = {}
-        for op in run:
-            parts.setdefault(op.key.partition, []).append(place)
-            place += 1
-        make = _MAKERS[kind]
-        for places in parts.values():
+        for place in run:
+            parts.setdefault(ops[place].key.partition, []).append(place)
+        calls: list[RedisCall] = []
+        for part, places in parts.items():
+            key = partition_key(prefix, part)
             # In order of name, so that Redis finds each one's place near the last one's. (UTF-8 has the same order.)
             places.sort(key=lambda place: ops[place].key.name)
-        runs.append(
-            [
-                call
-                for part, places in parts.items()
-                for call in _split_calls(make, partition_key(prefix, part), ops, places)
-            ]
-        )
+            for some in split_sized(places, lambda place: _size(ops[place]), size_max=CALL_BYTES, items_max=CALL_OPS):
+                here = [ops[place] for place in some]
+                command, results = _MAKERS[kind](key, here, _encode_names(here))
+                calls.append(RedisCall(key, command, some, results, kind is not Get))
+        runs.append(calls)
     return runs
 
 
@@ -107,35 +108,14 @@ def count_command(key: bytes) -> Command:
     return (b"ZCARD", key)
 
 
-class _MadeCommand(NamedTuple):
-    """What a maker returns for some ops of one kind."""
-
-    command: Command
-    results: Callable[[Reply], Iterable[Result]]
-    writes: bool
+_Maker = Callable[[bytes, Sequence[Op], list[bytes]], tuple[Command, Results]]
+"""(redis key, ops in order of name, their names) -> the command, and what turns its reply into results."""
 
 
-_Maker = Callable[[bytes, Sequence[Op], list[bytes]], _MadeCommand]
-"""(redis key, ops in order of name, their names) -> command."""
-
-
-def _split_calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[RedisCall]:
-    """Yield the ops at `places`, in calls of at most CALL_OPS ops and about CALL_BYTES bytes."""
-    for start in range(0, len(places), CALL_OPS):
-        yield from _split_by_bytes(make, key, ops, places[start : start + CALL_OPS])
-
-
-def _split_by_bytes(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[RedisCall]:
-    """Yield the ops at `places` in one call, or in two halves if that has too many bytes."""
-    some = [ops[place] for place in places]
-    made = make(key, some, _encode_names(some))
-    size_bytes = sum([len(argument) for argument in made.command if isinstance(argument, bytes)])
-    if size_bytes > CALL_BYTES and len(places) > 1:
-        half = len(places) // 2
-        yield from _split_by_bytes(make, key, ops, places[:half])
-        yield from _split_by_bytes(make, key, ops, places[half:])
-    else:
-        yield RedisCall(key, made.command, places, made.results, made.writes)
+def _size(op: Op) -> int:
+    """Return about how many bytes of arguments an op has."""
+    texts = (getattr(op, "value", ABSENT), getattr(op, "expected", ABSENT))
+    return len(op.key.name) + sum(len(text) for text in texts if text is not ABSENT)
 
 
 def _encode_names(ops: Sequence[Op]) -> list[bytes]:
@@ -151,11 +131,11 @@ def _eval_command(script: bytes, key: bytes, arguments: Iterable[Argument]) -> C
     return (b"EVAL", script, 1, key, *arguments)
 
 
-def _parse_values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
+def _parse_values(names: list[bytes]) -> Results:
     """Turn members or nil into values or ABSENT."""
 
     def read(reply: Reply) -> list[Result]:
-        members = cast("list[bytes | None]", reply)
+        members = cast("list[bytes | None]", reply or [None])  # a range that contains no member
         return [
             ABSENT if member is None else member[len(name) + 1 :] for name, member in zip(names, members, strict=True)
         ]
@@ -163,65 +143,38 @@ def _parse_values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
     return read
 
 
-def _parse_single(read: Callable[[Reply], Iterable[Result]]) -> Callable[[Reply], Iterable[Result]]:
-    """Read the reply for a range that contains one member or none."""
-
-    def read_first(reply: Reply) -> Iterable[Result]:
-        return read(reply or [None])
-
-    return read_first
-
-
 def _all_true(reply: Reply) -> list[Result]:
     return [digit == ord("1") for digit in cast(bytes, reply)]
 
 
-def _all_none(count: int) -> Callable[[Reply], Iterable[Result]]:
-    return lambda _: [None] * count
-
-
-def _make_get(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+def _make_get(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> tuple[Command, Results]:
     if len(names) == 1:
         (name,) = names
         command = (b"ZRANGEBYLEX", key, b"[" + name + b"\0", b"(" + name + b"\1", b"LIMIT", 0, 1)
-        return _MadeCommand(command, _parse_single(_parse_values(names)), writes=False)
-    return _MadeCommand(_eval_command(_GET, key, (names[0], names[-1], *names)), _parse_values(names), writes=False)
+        return command, _parse_values(names)
+    return _eval_command(_GET, key, (names[0], names[-1], *names)), _parse_values(names)
 
 
-def _make_set(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
-    return _MadeCommand(_eval_command(_SET, key, _name_value_arguments(ops, names)), _all_none(len(names)), writes=True)
+def _make_set(key: bytes, ops: Sequence[Op], names: list[bytes]) -> tuple[Command, Results]:
+    return _eval_command(_SET, key, _name_value_arguments(ops, names)), lambda _: [None] * len(names)
 
 
-def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
-    return _MadeCommand(
-        _eval_command(_EXCHANGE, key, _name_value_arguments(ops, names)), _parse_values(names), writes=True
-    )
+def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> tuple[Command, Results]:
+    return _eval_command(_EXCHANGE, key, _name_value_arguments(ops, names)), _parse_values(names)
 
 
-def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
+def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> tuple[Command, Results]:
     shapes: list[str] = []
     arguments: list[Argument] = []
     for name, op in zip(names, cast("Sequence[SetIf]", ops), strict=True):
-        expected, value = op.expected, op.value
-        if expected is ABSENT:
-            if value is ABSENT:
-                shapes.append("a")
-                arguments.append(name)
-            else:
-                shapes.append("c")
-                arguments += (name, value)
-        elif value is ABSENT:
-            shapes.append("r")
-            arguments += (name, expected)
-        else:
-            shapes.append("s")
-            arguments += (name, expected, value)
-    command = _eval_command(_SET_IF, key, (names[0], names[-1], "".join(shapes), *arguments))
-    return _MadeCommand(command, _all_true, writes=True)
+        given = [text for text in (op.expected, op.value) if text is not ABSENT]
+        shapes.append(_SHAPES[op.expected is ABSENT, op.value is ABSENT])
+        arguments += (name, *given)
+    return _eval_command(_SET_IF, key, (names[0], names[-1], "".join(shapes), *arguments)), _all_true
 
 
-def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _MadeCommand:
-    return _MadeCommand(_eval_command(_DELETE, key, names), _all_none(len(names)), writes=True)
+def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> tuple[Command, Results]:
+    return _eval_command(_DELETE, key, names), lambda _: [None] * len(names)
 
 
 def _name_value_arguments(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
@@ -232,6 +185,8 @@ def _name_value_arguments(ops: Sequence[Op], names: list[bytes]) -> list[Argumen
     return arguments
 
 
+_SHAPES: Final = {(True, True): "a", (True, False): "c", (False, True): "r", (False, False): "s"}
+"""The letter of a SetIf in the script, by whether what is expected and the value are ABSENT."""
 _MAKERS: Final[dict[type[Op], _Maker]] = {
     Get: _make_get,
     Set: _make_set,
