@@ -34,7 +34,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 from refstore.core import deadline
 from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
-from refstore.errors import AlreadyExists, Invalid, ObjectNotFound
+from refstore.errors import AlreadyExists, CorruptObject, Invalid, ObjectNotFound
 
 Body = bytes | BinaryIO | Iterable[bytes]
 """What can be put: bytes, a readable binary file, or chunks."""
@@ -333,6 +333,23 @@ class ObjectStore(ABC):
         return
 
 
+def list_objects(pages: Iterable[ObjectPage], skipped: SkippedKeys, store: str, prefix: str) -> Iterator[ObjectInfo]:
+    """Yield the objects of the pages of a driver, and log how many were skipped."""
+    try:
+        for page in pages:
+            yield from map(ObjectInfo, page.keys, page.sizes_bytes, page.mtimes_ms)
+    finally:
+        if skipped.count:
+            from refstore.core import event_log  # the import takes far longer than a deletion, which needs no log
+
+            event_log.get_logger(__name__).warning(
+                "left out of a listing: objects that refstore could not have written",
+                store=store,
+                prefix=prefix,
+                count=skipped.count,
+            )
+
+
 def page_objects(listed: Iterable[ObjectInfo]) -> Iterator[ObjectPage]:
     """Yield the listed objects as pages of columns."""
     for page in split_batches(listed, LISTED_PAGE_KEYS):
@@ -383,3 +400,28 @@ def _as_bytes(chunk: object) -> bytes:
             f"a body gave a chunk of type {type(chunk).__name__}, and must give bytes; open files with mode 'rb', and "
             "encode texts"
         ) from None
+
+
+def check_range(key: str, start: int, end: int | None) -> None:
+    """Check the bounds as far as possible without knowing the object's size. Raises Invalid."""
+    if start < 0 or (end is not None and end < start):
+        raise Invalid(
+            f"the range [{start}, {'' if end is None else end}) of {key!r} is not valid; use 0 <= start <= end"
+        )
+
+
+def clip_range(key: str, start: int, end: int | None, size_bytes: int) -> tuple[int, int]:
+    """Return (first, last + 1) of the bytes to read from an object of that size. Raises Invalid."""
+    check_range(key, start, end)
+    if start > size_bytes:
+        raise Invalid(f"byte {start} is past the end of {key!r}, which has {size_bytes} bytes; ask for its size first")
+    return start, size_bytes if end is None else min(end, size_bytes)
+
+
+def check_length(key: str, expected_bytes: int | None, found_bytes: int) -> None:
+    """Check that an object is as long as its caller knows it to be; None: it does not know. Raises CorruptObject."""
+    if expected_bytes is not None and found_bytes != expected_bytes:
+        raise CorruptObject(
+            f"{key!r} has {found_bytes} bytes in the store, and had {expected_bytes} when it was recorded: something "
+            "cut it off or changed it, which refstore never does; find out what, and put it back from a copy"
+        )

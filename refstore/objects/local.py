@@ -6,9 +6,8 @@ The store guarantees:
   link below the root (`O_NOFOLLOW` at each step). A link planted in the tree cannot lead a key out of it, not even one
   that is planted between two system calls, because no path is resolved twice. The root itself may be a link.
 - **Other users cannot read it**, unless the folder is shared by group (`refstore/core/file_modes.py`).
-- **An object appears completely or not at all.** A body is written to `.tmp/` on the same file system, under a lock
-  that its live writer holds. One rename then gives it its key. With `if_absent` it is one hard link, which fails if the
-  name exists.
+- **An object appears completely or not at all.** A body is written to `.tmp/` on the same file system. One rename
+  then gives it its key. With `if_absent` it is one hard link, which fails if the name exists.
 - **What is confirmed is durable**, unless `?fsync=0` is set for data that a power cut may lose. `put` syncs the file,
   its directory, and the directories above it before it returns. `delete_many` syncs the directories.
 
@@ -19,8 +18,8 @@ whose directory was removed meanwhile creates it again.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import secrets
 import stat
 import sys
 from collections.abc import Container, Generator, Iterator, Sequence
@@ -55,18 +54,19 @@ from refstore.objects.base import (
     ObjectStore,
     SkippedKeys,
     StoredObject,
+    check_length,
+    check_range,
     chunks_of,
+    clip_range,
+    list_objects,
 )
-from refstore.objects.byte_ranges import check_length, check_range, clip_range
 from refstore.objects.local_errors import short_reason, translate_error, translate_errors
 from refstore.objects.local_walk import (
+    FolderListing,
     make_directory,
-    new_staged_name,
     open_directory,
     sweep_directories,
     sweep_staging,
-    walk_objects,
-    walk_pages,
 )
 from refstore.objects.object_keys import STAGING_SEGMENT, check_key, check_keys, check_prefix
 
@@ -84,9 +84,8 @@ can have removed a directory that a put used within this time, so it is still th
 _SYNCED_MAX: Final = 1024
 _COPIED_BYTES: Final = 64 << 20
 """How much the kernel copies at a time."""
-_NO_COPY: Final = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
-"""A file system that cannot copy within itself: then `sendfile` does it."""
-_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+LISTED_FIRST_KEYS: Final = 256
+"""How many files `list` looks at before it yields the first: its caller may want few."""
 
 
 class LocalObjects(ObjectStore):
@@ -152,30 +151,17 @@ class LocalObjects(ObjectStore):
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         return ObjectInfo(key, _require_regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
 
-    def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
-        """Open each directory once for all its keys: opening it takes ten times as long as one `stat`."""
-        check_keys(keys)
-        found: dict[str, ObjectInfo | None] = {}
-        with self._open_root() as root:
-            for directory, group in _group_by_directory(keys).items():
-                # A directory that does not exist, or is a file, has none of these keys.
-                with (
-                    suppress(ObjectNotFound, Conflict),
-                    translate_errors(f"opening {directory!r}", self._root),
-                    open_directory(root, directory) as parent,
-                ):
-                    found.update((key, _stat_key(parent, key)) for key in group)
-        return [found.get(key) for key in keys]
-
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
+        skipped = SkippedKeys()
+        listing = FolderListing(self._root, prefix, after, before, is_own=True, skipped=skipped)
         with self._open_root() as root:
-            yield from walk_objects(root, prefix, after, before, self._root)
+            yield from list_objects(listing.read_pages(root, LISTED_FIRST_KEYS), skipped, self._root, prefix)
 
     def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
         check_prefix(prefix)
         with self._open_root() as root:
-            yield from walk_pages(root, prefix, self._root, skipped)
+            yield from FolderListing(self._root, prefix, is_own=False, skipped=skipped).read_pages(root)
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         check_keys(keys)
@@ -226,7 +212,7 @@ class LocalObjects(ObjectStore):
             )
         before_ns = clock.now_ms() * 1_000_000 - int(older_than_seconds * 1e9)
         with self._open_root() as root, translate_errors(f"sweeping {self._root}", self._root):
-            swept = sweep_staging(root, before_ns, clock.now_ms() * 1_000_000)
+            swept = sweep_staging(root, before_ns)
             sweep_directories(root, before_ns)
         return swept
 
@@ -255,7 +241,7 @@ class LocalObjects(ObjectStore):
         """Yield (staging directory, name, descriptor) of a new file. The file is removed from there when the block
         ends.
         """
-        name = new_staged_name()
+        name = secrets.token_hex(16)
         with translate_errors("staging an object", self._root):
             make_directory(root, STAGING_SEGMENT, modes)
             with open_directory(root, STAGING_SEGMENT) as directory:
@@ -266,12 +252,6 @@ class LocalObjects(ObjectStore):
             with translate_errors("staging an object", self._root):
                 if modes.is_shared:
                     os.fchmod(file, modes.file)
-                try:
-                    # A sweep removes no locked file: its writer is alive.
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError as error:
-                    if error.errno not in _NO_LOCKS:
-                        raise
             yield staging, name, file
         finally:
             os.close(file)
@@ -447,15 +427,6 @@ def _make_root(root: Path, fsync: bool) -> None:
                 os.close(above)
 
 
-def _stat_key(parent: int, key: str) -> ObjectInfo | None:
-    """Return the info of `key` from its open directory; None if it does not exist. Raises OSError, InvalidSettings."""
-    try:
-        found = os.stat(key.rpartition("/")[2], dir_fd=parent, follow_symlinks=False)
-        return ObjectInfo(key, _require_regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
-    except (FileNotFoundError, ObjectNotFound):
-        return None
-
-
 def _group_by_directory(keys: Sequence[str]) -> dict[str, list[str]]:
     """Group the keys by directory, each key once. A part of the reaper's inner loop."""
     by_directory: dict[str, list[str]] = {}
@@ -477,12 +448,7 @@ def _copy_file(source: int, target: int, size_bytes: int) -> None:
         deadline.check()
         if not has_reserved_bytes(target):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        try:
-            copied = os.copy_file_range(source, target, min(left, _COPIED_BYTES))
-        except OSError as error:
-            if error.errno not in _NO_COPY:
-                raise
-            copied = os.sendfile(target, source, None, min(left, _COPIED_BYTES))
+        copied = os.sendfile(target, source, None, min(left, _COPIED_BYTES))
         if not copied:
             raise OSError(errno.EIO, "it became shorter while it was read")
         left -= copied

@@ -7,28 +7,24 @@ path, so no symbolic link below the root is ever followed.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import secrets
 import stat
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
-from pathlib import Path
-from typing import Final, NamedTuple
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
+from itertools import groupby
+from typing import Final
 
 from refstore.core.file_modes import FileModes
-from refstore.objects.base import LISTED_PAGE_KEYS, ObjectInfo, ObjectPage, SkippedKeys
+from refstore.objects.base import LISTED_PAGE_KEYS, ObjectPage, SkippedKeys
 from refstore.objects.local_errors import translate_error, translate_errors
 from refstore.objects.object_keys import KEY_BYTES_MAX, STAGING_SEGMENT, key_fault
 
-LOCKED_WITHIN_SECONDS: Final = 60.0
-"""A writer locks its file right after creating it. A writer that took longer, because it was stopped, has to put its
-object again.
+_FileRun = tuple[int, str, list[str]]
+"""The descriptor of a directory, the prefix of its keys ('' or `a/b/`), and names of files in it that follow each other
+in a listing.
 """
-WALKED_PAGE_KEYS: Final = 256
-"""How many files `walk_objects` looks at before it yields the first: its caller may want few."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -83,244 +79,122 @@ def _open_child(parent: int, segment: str) -> int:
         raise
 
 
-class _DirectoryLevel(NamedTuple):
-    descriptor: int
-    base: str
-    """The prefix of the keys of this directory: '' or `a/b/`."""
-    names: Iterator[str]
-    """Sorted; directories end in '/'."""
+@dataclass(frozen=True, slots=True)
+class FolderListing:
+    """What is listed of a folder."""
 
+    shown: str
+    """The folder, as errors name it."""
+    prefix: str = ""
+    after: str = ""
+    before: str = ""
+    _: KW_ONLY
+    is_own: bool
+    """Whether the folder belongs to a store. Staged files there are not reported as skipped."""
+    skipped: SkippedKeys
 
-class _FileRun(NamedTuple):
-    """Files of one directory that follow each other in a listing, with no other directory between them."""
+    def read_pages(self, root: int, rows: int = LISTED_PAGE_KEYS) -> Iterator[ObjectPage]:
+        """Yield the objects below `root`, in the order of their keys' bytes, as pages of about so many rows."""
+        page = ObjectPage([], [], [], [])
+        for descriptor, base, names in self._read_runs(root):
+            wanted = bisect_left(names, self.before, key=base.__add__) if self.before else len(names)
+            for start in range(0, wanted, rows):
+                for name in names[start : min(start + rows, wanted)]:
+                    self._add_file(page, descriptor, base, name)
+                if len(page.keys) >= rows:
+                    yield page
+                    page = ObjectPage([], [], [], [])
+            if wanted < len(names):
+                break
+        if page.keys:
+            yield page
 
-    descriptor: int
-    base: str
-    names: list[str]
+    def _add_file(self, page: ObjectPage, descriptor: int, base: str, name: str) -> None:
+        key = base + name
+        # Printable ASCII has no other fault: the segments before this one were checked already.
+        if not name.isascii() or not name.isprintable() or len(key) > KEY_BYTES_MAX // 4 or name == STAGING_SEGMENT:
+            fault = key_fault(key)
+            if fault:
+                self.skipped.add(key, fault)
+                return
+        try:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return  # deleted since its directory was read
+        except OSError as error:
+            raise translate_error(error, f"listing {key!r} in {self.shown}", self.shown) from error
+        page.keys.append(key)
+        page.sizes_bytes.append(status.st_size)
+        page.mtimes_ms.append(status.st_mtime_ns // 1_000_000)
+        page.etags.append("")
 
-
-def walk_objects(root: int, prefix: str, after: str, before: str, shown: str) -> Iterator[ObjectInfo]:
-    """Yield the objects below `root` in the order of their keys' bytes, which is the order of their code points.
-
-    Files with invalid keys are skipped; the log says how many.
-    """
-    foreign = SkippedKeys()
-    try:
-        runs = _file_runs(root, prefix, after, before, shown, foreign, own=True)
-        for page in _runs_to_pages(runs, before, shown, foreign, WALKED_PAGE_KEYS):
-            yield from map(ObjectInfo, page.keys, page.sizes_bytes, page.mtimes_ms)
-    finally:
-        if foreign.count:
-            # Imported here because the import takes far longer than a deletion, which needs no log.
-            from refstore.core import event_log
-
-            log = event_log.get_logger(__name__)
-            log.warning(
-                "left out of a listing: files that refstore could not have written",
-                root=shown,
-                prefix=prefix,
-                count=foreign.count,
-            )
-
-
-def walk_pages(root: int, prefix: str, shown: str, skipped: SkippedKeys) -> Iterator[ObjectPage]:
-    """Yield the objects below `root` as columns. The folder need not belong to a store."""
-    return _runs_to_pages(
-        _file_runs(root, prefix, "", "", shown, skipped, own=False), "", shown, skipped, LISTED_PAGE_KEYS
-    )
-
-
-def _runs_to_pages(
-    runs: Iterator[_FileRun], before: str, shown: str, skipped: SkippedKeys, rows: int
-) -> Iterator[ObjectPage]:
-    """Yield the files of runs as pages of about so many rows, up to the key `before`."""
-    stat_of = os.stat
-    page = ObjectPage([], [], [], [])
-    for descriptor, base, names in runs:
-        room = KEY_BYTES_MAX - len(base.encode())
-        wanted = bisect_left(names, before, key=base.__add__) if before else len(names)
-        for start in range(0, wanted, rows):
-            for name in names[start : min(start + rows, wanted)]:
-                # Printable ASCII has no other fault: the segments before this one were checked already.
-                if not name.isascii() or not name.isprintable() or len(name) > room or name == STAGING_SEGMENT:
-                    fault = key_fault(base + name)
-                    if fault:
-                        skipped.add(base + name, fault)
-                        continue
-                try:
-                    status = stat_of(name, dir_fd=descriptor, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # deleted since its directory was read
-                except OSError as error:
-                    raise translate_error(error, f"listing {base + name!r} in {shown}", shown) from error
-                page.keys.append(base + name)
-                page.sizes_bytes.append(status.st_size)
-                page.mtimes_ms.append(status.st_mtime_ns // 1_000_000)
-            if len(page.keys) >= rows:
-                page.etags.extend([""] * len(page.keys))
-                yield page
-                page = ObjectPage([], [], [], [])
-        if wanted < len(names):
-            break
-    if page.keys:
-        page.etags.extend([""] * len(page.keys))
-        yield page
-
-
-def _file_runs(
-    root: int, prefix: str, after: str, before: str, shown: str, foreign: SkippedKeys, *, own: bool
-) -> Iterator[_FileRun]:
-    """Yield the files below `root` in key order, as runs of files from one directory.
-
-    Siblings are sorted with a '/' after the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
-    directories on the way to the current one are in memory.
-    """
-    start = prefix.rpartition("/")[0]
-    levels: list[_DirectoryLevel] = []
-
-    def enter(parent: int, segment: str, base: str) -> None:
-        with translate_errors(f"listing {base!r} in {shown}", shown):
+    def _read_runs(self, root: int) -> Iterator[_FileRun]:
+        start = self.prefix.rpartition("/")[0]
+        with translate_errors(f"listing {start!r} in {self.shown}", self.shown), ExitStack() as opened:
             try:
-                descriptor = _open_child(parent, segment)
-            except FileNotFoundError:
-                return  # a sweep removed it since its parent was read: it was empty
-            try:
-                names = _names_to_visit(descriptor, base, prefix, after, foreign, own=own)
-            except BaseException:
-                os.close(descriptor)
-                raise
-        levels.append(_DirectoryLevel(descriptor, base, iter(names)))
-
-    try:
-        with translate_errors(f"listing {start!r} in {shown}", shown):
-            try:
-                with open_directory(root, start) as first:
-                    enter(first, ".", f"{start}/" if start else "")
+                first = opened.enter_context(open_directory(root, start))
             except (FileNotFoundError, NotADirectoryError):
                 return
-        while levels:
-            level = levels[-1]
-            files: list[str] = []
-            directory = ""
-            for name in level.names:
-                if name.endswith("/"):
-                    directory = name
-                    break
-                files.append(name)
-            if files:
-                yield _FileRun(level.descriptor, level.base, files)
-            if not directory:
-                os.close(levels.pop().descriptor)
+            yield from self._read_directory(first, f"{start}/" if start else "")
+
+    def _read_directory(self, descriptor: int, base: str) -> Iterator[_FileRun]:
+        """Yield the files of a directory and of those below it in key order, as runs of files from one directory.
+
+        Siblings are sorted with a '/' after the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
+        directories on the way to the current one are in memory.
+        """
+        for is_directory, names in groupby(self._names_to_visit(descriptor, base), key=lambda name: name[-1] == "/"):
+            if not is_directory:
+                yield descriptor, base, list(names)
                 continue
-            key = level.base + directory
-            if before and key >= before:
-                return  # all other directories come later in the order
-            fault = "" if own else key_fault(key[:-1])
-            if fault:
-                foreign.add(key, fault)
-                continue
-            enter(level.descriptor, directory[:-1], key)
-    finally:
-        for level in levels:
-            os.close(level.descriptor)
-
-
-def _names_to_visit(
-    descriptor: int, base: str, prefix: str, after: str, foreign: SkippedKeys, *, own: bool
-) -> list[str]:
-    """Return the names to visit below `base`, sorted. Names that can never be part of a key are added to `foreign`.
-
-    `own`: whether the folder belongs to a store. Staged files there are not reported as foreign.
-    """
-    names: list[str] = []
-    with os.scandir(descriptor) as entries:
-        for entry in entries:
-            name = entry.name
-            if entry.is_file(follow_symlinks=False):
+            for name in names:
                 key = base + name
-                if key > after and key.startswith(prefix):
-                    names.append(name)
-            elif not entry.is_dir(follow_symlinks=False):
-                foreign.add(
-                    base + name, "it is a symbolic link" if entry.is_symlink() else "it is neither a file nor a folder"
-                )
-            elif name != STAGING_SEGMENT:
-                name += "/"
-                key = base + name
-                if len(key) > KEY_BYTES_MAX:
-                    foreign.add(key, f"it has over {KEY_BYTES_MAX} bytes")
-                elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
-                    names.append(name)
-            elif not own:
-                foreign.add(base + name + "/", f"the segment {STAGING_SEGMENT!r} is the store's own")
-    names.sort()
-    return names
+                if self.before and key >= self.before:
+                    return  # all other directories come later in the order
+                fault = key_fault(key[:-1])
+                if fault:
+                    self.skipped.add(key, fault)
+                    continue
+                with ExitStack() as opened:
+                    try:
+                        below = opened.enter_context(open_directory(descriptor, name[:-1]))
+                    except FileNotFoundError:
+                        continue  # a sweep removed it since its parent was read: it was empty
+                    yield from self._read_directory(below, key)
+
+    def _names_to_visit(self, descriptor: int, base: str) -> list[str]:
+        """Return the names to visit below `base`, sorted. Names that can never be part of a key are skipped."""
+        names: list[str] = []
+        prefix, after = self.prefix, self.after
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                key = base + entry.name
+                if entry.is_file(follow_symlinks=False):
+                    if key > after and key.startswith(prefix):
+                        names.append(entry.name)
+                elif not entry.is_dir(follow_symlinks=False):
+                    kind = "a symbolic link" if entry.is_symlink() else "neither a file nor a folder"
+                    self.skipped.add(key, f"it is {kind}")
+                elif entry.name != STAGING_SEGMENT or not self.is_own:
+                    key += "/"
+                    if (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+                        names.append(entry.name + "/")
+        names.sort()
+        return names
 
 
-def new_staged_name() -> str:
-    """Return a new name for a file that is being written. It contains the id of the kernel under which its
-    writer runs.
-    """
-    return f"{_kernel_id()}-{secrets.token_hex(16)}"
-
-
-@cache
-def _kernel_id() -> str:
-    """Return an id that differs for each boot and each machine, and is the same in all containers of one machine. '' if
-    the system has none.
-    """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
-    except OSError:
-        return ""
-
-
-def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
-    """Remove staged files whose writer died. Return their number.
-
-    A writer holds a lock on its file. If it ran under this kernel, an unlocked file means that the writer died, except
-    in the moment between creating the file and locking it. Otherwise (on a network file system) the locks of other
-    machines may not be visible. Such files are removed if they were last written before `before_ns`.
-    """
-    own = f"{_kernel_id()}-" if _kernel_id() else None
-    unlocked_ns = now_ns - int(LOCKED_WITHIN_SECONDS * 1e9)
+def sweep_staging(root: int, before_ns: int) -> int:
+    """Remove staged files that were last written before that time: their writers died. Return their number."""
     swept = 0
-    try:
-        staging = _open_child(root, STAGING_SEGMENT)
-    except FileNotFoundError:
-        return 0
-    try:
+    with suppress(FileNotFoundError), open_directory(root, STAGING_SEGMENT) as staging:
         with os.scandir(staging) as entries:
             names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
         for name in names:
-            try:
-                written_ns = os.stat(name, dir_fd=staging, follow_symlinks=False).st_mtime_ns
-                ours = own is not None and name.startswith(own)
-                if written_ns >= (max(before_ns, unlocked_ns) if ours else before_ns):
-                    continue
-                locked = _is_locked(staging, name)
-                if locked is False or (locked is None and written_ns < before_ns):
+            with suppress(FileNotFoundError):  # its put has ended, or another sweep removed it
+                if os.stat(name, dir_fd=staging, follow_symlinks=False).st_mtime_ns < before_ns:
                     os.unlink(name, dir_fd=staging)
                     swept += 1
-            except FileNotFoundError:
-                continue  # its put has ended, or another sweep removed it
-    finally:
-        os.close(staging)
     return swept
-
-
-def _is_locked(staging: int, name: str) -> bool | None:
-    """Return whether the file is locked; None if the file system has no locks."""
-    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=staging)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-    return False
 
 
 def sweep_directories(parent: int, before_ns: int) -> None:
@@ -343,10 +217,7 @@ def sweep_directories(parent: int, before_ns: int) -> None:
                         raise
             # Two links mean that it has no directories. Its files, which may be very many, need not be read.
             if status.st_nlink != 2:
-                below = _open_child(parent, name)
-                try:
+                with open_directory(parent, name) as below:
                     sweep_directories(below, before_ns)
-                finally:
-                    os.close(below)
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed or replaced since its parent was read

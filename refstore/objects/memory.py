@@ -22,9 +22,10 @@ from refstore.objects.base import (
     ObjectInfo,
     ObjectStore,
     StoredObject,
+    check_length,
     chunks_of,
+    clip_range,
 )
-from refstore.objects.byte_ranges import check_length, clip_range
 from refstore.objects.object_keys import check_key, check_keys, check_prefix
 
 if TYPE_CHECKING:

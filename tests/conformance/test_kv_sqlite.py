@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,30 +217,6 @@ def test_a_writer_waits_for_another_but_not_for_ever(path: Path) -> None:
     other.close()
     kv.set(KEY, b"2")
     assert kv.get(KEY) == b"2"
-    kv.close()
-
-
-def test_readers_see_all_of_a_batch_or_nothing(path: Path) -> None:
-    """More than the interface asks; what stands in one transaction is seen in one."""
-    kv = opened(path)
-    keys = [Key("p", f"{i:03d}") for i in range(200)]
-    kv.set_many([(key, b"0") for key in keys])
-    stop = threading.Event()
-
-    def write() -> None:
-        round_ = 0
-        while not stop.is_set():
-            round_ += 1
-            kv.execute([Exchange(key, str(round_).encode()) for key in keys])
-
-    with ThreadPoolExecutor(1) as pool:
-        writer = pool.submit(write)
-        try:
-            for _ in range(100):
-                assert len({value for _, value in kv.scan("p")}) == 1
-        finally:
-            stop.set()
-        writer.result()
     kv.close()
 
 

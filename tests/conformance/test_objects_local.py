@@ -114,7 +114,7 @@ def test_slices_that_lie_before_are_not_read(store: LocalObjects, directory: Pat
 def test_objects_and_directories_that_go_while_they_are_listed(
     store: LocalObjects, directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("refstore.objects.local_walk.WALKED_PAGE_KEYS", 1)
+    monkeypatch.setattr("refstore.objects.local.LISTED_FIRST_KEYS", 1)
     for key in ("a/1", "a/2", "b/1", "c/1"):
         store.put(key, b"x")
     listing = store.list()
@@ -500,16 +500,6 @@ def test_a_file_system_without_hard_links(store: LocalObjects, monkeypatch: pyte
     store.put("a", b"x")
 
 
-def test_a_file_system_without_locks(store: LocalObjects, directory: Path, monkeypatch: pytest.MonkeyPatch):
-    def broken(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", broken)
-    store.put("a", b"x")
-    (directory / ".tmp" / "left").touch()
-    assert store.sweep_temporary(older_than_seconds=3600, clock=Later(4000)) == 1
-
-
 def test_a_root_that_is_gone_is_not_an_empty_store(store: LocalObjects, directory: Path):
     store.put("a", b"x")
     directory.rename(directory.with_name("unmounted"))
@@ -548,17 +538,3 @@ def test_urls_that_are_refused(url: str, says: str):
     with pytest.raises(InvalidSettings, match=re.escape(says)) as raised:
         open_objects(url)
     assert "secret" not in str(raised.value)
-
-
-def test_files_are_joined_where_the_kernel_copies_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on file systems that cannot copy within themselves."""
-
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-    store = LocalObjects(tmp_path)
-    store.put("a", b"a" * 100_000)
-    store.put("b", b"b")
-    monkeypatch.setattr(os, "copy_file_range", refuse)
-    assert store.join("joined", [("a", 100_000), ("b", 1), ("a", 100_000)]).size_bytes == 200_001
-    assert store.read("joined") == b"a" * 100_000 + b"b" + b"a" * 100_000

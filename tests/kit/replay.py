@@ -20,8 +20,16 @@ from typing import Any, Final, NamedTuple, cast
 from refstore.core.clock import Clock
 from refstore.errors import KVUnavailable, ObjectNotFound, ObjectsUnavailable
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.objects.base import Body, BodyDigest, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
-from refstore.objects.byte_ranges import check_length
+from refstore.objects.base import (
+    Body,
+    BodyDigest,
+    DeleteResult,
+    ObjectInfo,
+    ObjectStore,
+    StoredObject,
+    check_length,
+    chunks_of,
+)
 from tests.kit.calls import (
     Barrier,
     Count,

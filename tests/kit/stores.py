@@ -11,8 +11,16 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
-from refstore.objects.base import Body, BodyDigest, DeleteResult, ObjectInfo, ObjectStore, StoredObject, chunks_of
-from refstore.objects.byte_ranges import check_length
+from refstore.objects.base import (
+    Body,
+    BodyDigest,
+    DeleteResult,
+    ObjectInfo,
+    ObjectStore,
+    StoredObject,
+    check_length,
+    chunks_of,
+)
 from tests.kit.calls import positions_of
 from tests.kit.steps import SERVERS, body_of, info_of, stored
 
@@ -34,13 +42,6 @@ class DictKV(KV):
     ) -> list[tuple[str, bytes]]:
         found = sorted((key.name, value) for key, value in self.contents.items() if key.partition == partition)
         return [(name, value) for name, value in found if name.startswith(prefix) and name > after][:limit]
-
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        for key in [key for key in self.contents if key.partition == partition and first <= key.name <= last]:
-            del self.contents[key]
-
-    def count(self, partition: str, *, limit: int) -> int:
-        return len(self.scan(partition, limit=limit))
 
     def _perform(self, op: Op) -> Result:
         old = self.contents.get(op.key, ABSENT)

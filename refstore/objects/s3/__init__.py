@@ -6,7 +6,7 @@ versions in a bucket that keeps versions, `part_mib` (the part size of multipart
 parts). Credentials come from the usual AWS configuration, never from the URL.
 
 One module per concern: `client.py` (limits, errors), `object_writer.py`, `multipart.py`, `object_reader.py`,
-`object_lister.py`, `bulk_requests.py`, `versions.py`, `lifecycle.py`.
+`object_lister.py`, `bulk_requests.py`, `versions.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from __future__ import annotations
 import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from botocore.exceptions import ClientError
 
 from refstore.core.clock import Clock
 from refstore.core.units import DAY_SECONDS
@@ -27,16 +29,16 @@ from refstore.objects.base import (
     ObjectStore,
     SkippedKeys,
     StoredObject,
-    StoredPart,
     TagResult,
     VersioningStatus,
+    list_objects,
 )
 from refstore.objects.object_keys import KEY_BYTES_MAX, check_key, check_keys, check_prefix
-from refstore.objects.s3 import multipart
 from refstore.objects.s3.bulk_requests import BulkRequests
-from refstore.objects.s3.client import Bucket, make_client
-from refstore.objects.s3.lifecycle import read_rules, write_rules
-from refstore.objects.s3.object_lister import list_objects, list_pages
+from refstore.objects.s3.client import Bucket, make_client, parse_server_error
+from refstore.objects.s3.errors import LIFECYCLE_RIGHTS
+from refstore.objects.s3.multipart import MultipartUploads
+from refstore.objects.s3.object_lister import list_pages
 from refstore.objects.s3.object_reader import head_object, read_object
 from refstore.objects.s3.object_writer import ObjectWriter, sweep_uploads
 from refstore.objects.s3.versions import BucketVersions
@@ -50,7 +52,7 @@ PRESIGN_SECONDS_MAX: Final = 7 * DAY_SECONDS
 """S3's limit for a signature of version 4."""
 
 
-class S3Objects(ObjectStore):
+class S3Objects(MultipartUploads):
     def __init__(
         self,
         bucket: Bucket,
@@ -61,7 +63,7 @@ class S3Objects(ObjectStore):
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        self._bucket = bucket
+        super().__init__(bucket)
         self._conditional = conditional_put
         self._writer = ObjectWriter(bucket, part_bytes=part_bytes, conditional=conditional_put, clock=clock, rng=rng)
         self._versions = BucketVersions(bucket, delete=delete_versions, clock=clock)
@@ -98,7 +100,9 @@ class S3Objects(ObjectStore):
             raise InvalidPath(
                 f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more"
             )
-        return list_objects(self._bucket, prefix, after, before)
+        skipped = SkippedKeys()
+        pages = list_pages(self._bucket, prefix, skipped, after=after, before=before)
+        return list_objects(pages, skipped, self.url, prefix)
 
     def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
         check_prefix(prefix)
@@ -121,27 +125,21 @@ class S3Objects(ObjectStore):
         )
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
-        return read_rules(self._bucket)
+        bucket = self._bucket
+        with bucket.translate_errors("reading the lifecycle rules", LIFECYCLE_RIGHTS):
+            try:
+                answer = bucket.client.get_bucket_lifecycle_configuration(Bucket=bucket.name)
+            except ClientError as error:
+                if parse_server_error(error).code == "NoSuchLifecycleConfiguration":
+                    return []
+                raise
+        return cast("list[dict[str, Any]]", answer.get("Rules", []))
 
     def set_lifecycle_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
-        write_rules(self._bucket, rules)
-
-    def begin_upload(self, key: str) -> str:
-        return multipart.begin_upload(self._bucket, key)
-
-    def put_part(self, key: str, upload: str, number: int, body: Body) -> StoredPart:
-        return multipart.put_part(self._bucket, key, upload, number, body)
-
-    def copy_part(
-        self, key: str, upload: str, number: int, source: str, start: int, end: int, *, size_bytes: int
-    ) -> StoredPart:
-        return multipart.copy_part(self._bucket, key, upload, number, source, start, end, size_bytes)
-
-    def complete_upload(self, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
-        return multipart.complete_upload(self._bucket, key, upload, parts)
-
-    def abort_uploads(self, key: str) -> int:
-        return multipart.abort_uploads(self._bucket, key)
+        """Replace all rules. All users of the bucket share them, and they cannot be changed conditionally."""
+        bucket, configuration = self._bucket, cast("Any", {"Rules": [dict(rule) for rule in rules]})
+        with bucket.translate_errors("setting the lifecycle rules", LIFECYCLE_RIGHTS):
+            bucket.client.put_bucket_lifecycle_configuration(Bucket=bucket.name, LifecycleConfiguration=configuration)
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock, spared_keys: Container[str] = ()) -> int:
         """Abort old multipart uploads below the prefix. Their clients were killed, and their parts still cost money."""
@@ -164,7 +162,6 @@ class S3Objects(ObjectStore):
             return self._bucket.client.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_seconds)
 
     def close(self) -> None:
-        self._bulk.close()
         self._bucket.client.close()
 
 

@@ -1,29 +1,21 @@
-"""Delete and tag many objects: several batches at once, each in a few rounds, with an answer for every key."""
+"""Delete and tag many objects: several batches at once, with an answer for every key. Keys that fail for the moment
+are tried again, in a bounded number of rounds with jittered pauses. The keys that still fail are returned with the
+store's reason.
+"""
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
-
-from botocore.exceptions import ClientError
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from refstore.core.clock import Clock
 from refstore.errors import ObjectNotFound, RefstoreError
 from refstore.objects.base import OWN_FILES, DeleteResult
 from refstore.objects.s3 import errors
-from refstore.objects.s3.bulk_retry import (
-    BulkAttempt,
-    BulkOutcome,
-    KeyRefusal,
-    refusal_of,
-    retry_in_rounds,
-    sort_outcomes,
-)
-from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket, parse_server_error
-from refstore.objects.s3.errors import ServerError
+from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket
+from refstore.objects.s3.errors import KeyRefusal, ServerError, refusal_of
 from refstore.objects.s3.versions import BucketVersions
 
 if TYPE_CHECKING:
@@ -33,12 +25,25 @@ DELETE_KEYS_MAX: Final = 1000
 """S3's limit for one bulk delete."""
 _SINGLE_KEYS: Final = 50
 """Keys of one batch where each takes a request of its own: a tagging, or a listing of its versions."""
-_SPLIT_KEYS_MIN: Final = 125
-"""A bulk delete that the server refuses as malformed is halved, down to this size."""
+ROUNDS_MAX: Final = 4
+WHOLE_ROUNDS_MAX: Final = 2
+"""The limit for requests that failed as a whole: the client has tried each of them several times already."""
+_PAUSE_SECONDS: Final = 0.25
+"""The first pause lasts at most this long, each next one at most twice as long as the one before."""
 _PERMANENT: Final = frozenset(
     {"AccessDenied", "MethodNotAllowed", "InvalidArgument", "NoSuchBucket", "NoSuchVersion", "KeyTooLongError"}
 )
 """Error codes of single keys for which another round would fail in the same way."""
+
+
+class BulkOutcome(NamedTuple):
+    done_keys: tuple[str, ...]
+    missing_keys: tuple[str, ...]
+    failed_keys: tuple[tuple[str, str], ...]
+
+
+BulkAttempt = Callable[[Sequence[str]], Mapping[str, KeyRefusal]]
+"""One attempt for some keys. It returns the refused keys; all others were done."""
 
 
 class BulkRequests:
@@ -47,8 +52,6 @@ class BulkRequests:
         self._versions = versions
         self._clock = clock
         self._rng = rng
-        self._pool: ThreadPoolExecutor | None = None
-        self._pid = os.getpid()
 
     def delete(self, keys: Sequence[str]) -> DeleteResult:
         if self._versions.needs_version_deletion:
@@ -85,11 +88,6 @@ class BulkRequests:
 
         return self._run_batches(keys, _SINGLE_KEYS, once)
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-
     def _run_batches(self, keys: Sequence[str], size: int, once: BulkAttempt) -> BulkOutcome:
         unique = tuple(dict.fromkeys(keys))
         batches = [unique[at : at + size] for at in range(0, len(unique), size)]
@@ -98,22 +96,17 @@ class BulkRequests:
         def run(batch: Sequence[str]) -> dict[str, KeyRefusal]:
             if failures:  # the store failed for a whole batch: trying all the others would take hours
                 return {key: KeyRefusal(str(failures[0]), is_retryable=False, cause=failures[0]) for key in batch}
-            refused = retry_in_rounds(batch, once, self._clock, self._rng)
+            refused = _retry_in_rounds(batch, once, self._clock, self._rng)
             causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]
             if len(causes) == len(batch):
                 failures.append(causes[0])
             return refused
 
         refused: dict[str, KeyRefusal] = {}
-        if self._pid != os.getpid():  # after a fork the pool's threads are the parent's
-            self._pool, self._pid = None, os.getpid()
-        if len(batches) > 1 and self._pool is None:
-            self._pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="refstore-s3")
-        for batch_refused in (
-            self._pool.map(run, batches) if len(batches) > 1 and self._pool is not None else map(run, batches)
-        ):
-            refused.update(batch_refused)
-        return sort_outcomes(unique, refused)
+        with ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="refstore-s3") as workers:
+            for batch_refused in workers.map(run, batches) if len(batches) > 1 else map(run, batches):
+                refused.update(batch_refused)
+        return _sort_outcomes(unique, refused)
 
     def _delete_once(self, keys: Sequence[str], hidden: set[str] | None = None) -> dict[str, KeyRefusal]:
         """Delete keys. `hidden` gets those that the server hid by a delete marker; None: they are not asked for."""
@@ -125,14 +118,6 @@ class BulkRequests:
                     Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": hidden is None}
                 )
         except RefstoreError as error:
-            cause = error.__cause__
-            if (
-                isinstance(cause, ClientError)
-                and parse_server_error(cause).code in errors.MALFORMED
-                and len(keys) > _SPLIT_KEYS_MIN
-            ):
-                half = len(keys) // 2  # some servers take fewer keys, or a shorter document
-                return self._delete_once(keys[:half], hidden) | self._delete_once(keys[half:], hidden)
             return {key: refusal_of(error) for key in keys}
         bucket.seen = True
         if hidden is not None:
@@ -168,3 +153,34 @@ class BulkRequests:
         except RefstoreError as error:
             return refusal_of(error)
         return None
+
+
+def _retry_in_rounds(keys: Sequence[str], once: BulkAttempt, clock: Clock, rng: random.Random) -> dict[str, KeyRefusal]:
+    """Return the keys that are still refused after the last round."""
+    refused: dict[str, KeyRefusal] = {}
+    pending = keys
+    for number in range(ROUNDS_MAX):
+        if number:
+            clock.sleep(rng.uniform(0, _PAUSE_SECONDS * 2 ** (number - 1)))
+        answer = once(pending)
+        for key in pending:
+            refused.pop(key, None)
+        refused.update(answer)
+        pending = [
+            key
+            for key, refusal in answer.items()
+            if refusal.is_retryable and (refusal.cause is None or number + 1 < WHOLE_ROUNDS_MAX)
+        ]
+        if not pending:
+            break
+    return refused
+
+
+def _sort_outcomes(keys: Sequence[str], refused: Mapping[str, KeyRefusal]) -> BulkOutcome:
+    """Sort `keys` by their outcome. Raises the store's error if the store answered for none of them."""
+    missing = tuple(key for key, refusal in refused.items() if refusal.is_missing)
+    failed = tuple((key, refusal.reason) for key, refusal in refused.items() if not refusal.is_missing)
+    causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]
+    if causes and len(causes) == len(keys):
+        raise causes[0]
+    return BulkOutcome(tuple(key for key in keys if key not in refused), missing, failed)

@@ -14,7 +14,6 @@ MISSING: Final = frozenset({"NoSuchKey", "NotFound", "404"})
 PRECONDITION: Final = frozenset({"PreconditionFailed", "412"})
 CONFLICT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 UNSATISFIABLE: Final = frozenset({"InvalidRange", "416"})
-MALFORMED: Final = frozenset({"MalformedXML", "400"})
 
 _ADVICE: Final = {
     "NoSuchBucket": "the bucket does not exist there; create it, or correct the URL",
@@ -92,3 +91,18 @@ def is_transient(server_error: ServerError) -> bool:
         or server_error.status >= 500
         or server_error.status in (0, 408, 429)
     )
+
+
+class KeyRefusal(NamedTuple):
+    reason: str
+    is_retryable: bool
+    """Whether another round may succeed."""
+    is_missing: bool = False
+    """Whether the key did not exist."""
+    cause: RefstoreError | None = None
+    """The error of the whole request, if the whole request failed."""
+
+
+def refusal_of(error: RefstoreError) -> KeyRefusal:
+    """Return the refusal of a key whose whole request failed. Who is refused now is refused in a second, too."""
+    return KeyRefusal(str(error), is_retryable=error.retryable, cause=error)

@@ -14,8 +14,7 @@ from botocore.exceptions import ClientError
 
 from refstore.core import deadline
 from refstore.errors import ObjectNotFound, ObjectsRefused, ObjectsUnavailable
-from refstore.objects.base import Body, ObjectInfo, StoredPart, chunks_of
-from refstore.objects.byte_ranges import check_length
+from refstore.objects.base import Body, ObjectInfo, ObjectStore, StoredPart, check_length, chunks_of
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 from refstore.objects.s3.object_reader import head_object
 from refstore.objects.s3.object_writer import abort_upload, list_uploads, translate_disk_errors
@@ -28,86 +27,92 @@ _HELD_BYTES: Final = 16 << 20
 _OVER: Final = frozenset({"NoSuchUpload", "InvalidPart", "NoSuchKey"})
 
 
-def begin_upload(bucket: Bucket, key: str) -> str:
-    with bucket.translate_errors(f"starting the upload of {key!r}"):
-        return bucket.client.create_multipart_upload(Bucket=bucket.name, Key=bucket.full_key(key))["UploadId"]
+class MultipartUploads(ObjectStore):
+    """The part of the S3 store that callers upload in parts with."""
 
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
 
-def put_part(bucket: Bucket, key: str, upload: str, number: int, body: Body) -> StoredPart:
-    full, doing = bucket.full_key(key), f"writing part {number} of {key!r}"
-    with tempfile.SpooledTemporaryFile(_HELD_BYTES) as spool:
-        for chunk in deadline.check_each(chunks_of(body)):
-            with translate_disk_errors(key):
-                spool.write(chunk)
-        size_bytes = spool.tell()
-        spool.seek(0)
+    def begin_upload(self, key: str) -> str:
+        with self._bucket.translate_errors(f"starting the upload of {key!r}"):
+            return self._bucket.client.create_multipart_upload(
+                Bucket=self._bucket.name, Key=self._bucket.full_key(key)
+            )["UploadId"]
+
+    def put_part(self, key: str, upload: str, number: int, body: Body) -> StoredPart:
+        full, doing = self._bucket.full_key(key), f"writing part {number} of {key!r}"
+        with tempfile.SpooledTemporaryFile(_HELD_BYTES) as spool:
+            for chunk in deadline.check_each(chunks_of(body)):
+                with translate_disk_errors(key):
+                    spool.write(chunk)
+            size_bytes = spool.tell()
+            spool.seek(0)
+            try:
+                sent = self._bucket.client.upload_part(
+                    Bucket=self._bucket.name,
+                    Key=full,
+                    UploadId=upload,
+                    PartNumber=number,
+                    Body=spool,
+                )
+            except FAILURES as error:
+                raise _translate(self._bucket, error, doing, key) from error
+        return StoredPart(size_bytes, sent["ETag"].strip('"'))
+
+    def copy_part(
+        self, key: str, upload: str, number: int, source: str, start: int, end: int, *, size_bytes: int
+    ) -> StoredPart:
+        """Copy a range of the source that has `size_bytes`: some servers copy what there is of a range."""
+        origin: CopySourceTypeDef = {"Bucket": self._bucket.name, "Key": self._bucket.full_key(source)}
+        with self._bucket.translate_errors(f"looking at {source!r}"):
+            found = self._bucket.client.head_object(**origin)
+        check_length(source, size_bytes, found["ContentLength"])
         try:
-            sent = bucket.client.upload_part(
-                Bucket=bucket.name,
-                Key=full,
+            answer = self._bucket.client.upload_part_copy(
+                Bucket=self._bucket.name,
+                Key=self._bucket.full_key(key),
                 UploadId=upload,
                 PartNumber=number,
-                Body=spool,
+                CopySource=origin,
+                CopySourceRange=f"bytes={start}-{end - 1}",
+                CopySourceIfMatch=found["ETag"],
             )
         except FAILURES as error:
-            raise _translate(bucket, error, doing, key) from error
-    return StoredPart(size_bytes, sent["ETag"].strip('"'))
+            raise _translate(self._bucket, error, f"copying part {number} of {key!r}", key) from error
+        etag = answer.get("CopyPartResult", {}).get("ETag", "").strip('"')
+        if not etag:  # rclone takes the request for an empty part
+            raise ObjectsRefused(
+                f"the server of {self._bucket.url} does not copy parts; write the part, or use another server"
+            )
+        return StoredPart(end - start, etag)
 
-
-def copy_part(
-    bucket: Bucket, key: str, upload: str, number: int, source: str, start: int, end: int, size_bytes: int
-) -> StoredPart:
-    """Copy a range of the source that has `size_bytes`: some servers copy what there is of a range."""
-    origin: CopySourceTypeDef = {"Bucket": bucket.name, "Key": bucket.full_key(source)}
-    with bucket.translate_errors(f"looking at {source!r}"):
-        found = bucket.client.head_object(**origin)
-    check_length(source, size_bytes, found["ContentLength"])
-    try:
-        answer = bucket.client.upload_part_copy(
-            Bucket=bucket.name,
-            Key=bucket.full_key(key),
-            UploadId=upload,
-            PartNumber=number,
-            CopySource=origin,
-            CopySourceRange=f"bytes={start}-{end - 1}",
-            CopySourceIfMatch=found["ETag"],
-        )
-    except FAILURES as error:
-        raise _translate(bucket, error, f"copying part {number} of {key!r}", key) from error
-    etag = answer.get("CopyPartResult", {}).get("ETag", "").strip('"')
-    if not etag:  # rclone takes the request for an empty part
-        raise ObjectsRefused(f"the server of {bucket.url} does not copy parts; write the part, or use another server")
-    return StoredPart(end - start, etag)
-
-
-def complete_upload(bucket: Bucket, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
-    """Complete the upload. A server that does not know it any more has completed it, if the object is there."""
-    try:
-        bucket.client.complete_multipart_upload(
-            Bucket=bucket.name,
-            Key=bucket.full_key(key),
-            UploadId=upload,
-            MultipartUpload={"Parts": [{"PartNumber": number, "ETag": f'"{etag}"'} for number, etag in parts]},
-        )
-    except FAILURES as error:
-        translated = _translate(bucket, error, f"completing the upload of {key!r}", key)
-        if not isinstance(translated, ObjectNotFound):
-            raise translated from error
+    def complete_upload(self, key: str, upload: str, parts: Sequence[tuple[int, str]]) -> ObjectInfo:
+        """Complete the upload. A server that does not know it any more has completed it, if the object is there."""
         try:
-            return head_object(bucket, key)
-        except ObjectNotFound:
-            raise translated from error
-    return head_object(bucket, key)
+            self._bucket.client.complete_multipart_upload(
+                Bucket=self._bucket.name,
+                Key=self._bucket.full_key(key),
+                UploadId=upload,
+                MultipartUpload={"Parts": [{"PartNumber": number, "ETag": f'"{etag}"'} for number, etag in parts]},
+            )
+        except FAILURES as error:
+            translated = _translate(self._bucket, error, f"completing the upload of {key!r}", key)
+            if not isinstance(translated, ObjectNotFound):
+                raise translated from error
+            try:
+                return head_object(self._bucket, key)
+            except ObjectNotFound:
+                raise translated from error
+        return head_object(self._bucket, key)
 
-
-def abort_uploads(bucket: Bucket, key: str) -> int:
-    """Abort all uploads of the key that the server knows. Raises ObjectsUnavailable where one is left."""
-    full = bucket.full_key(key)
-    uploads = [upload for name, upload, _ in list_uploads(bucket, full) if name == full]
-    left = [upload for upload in uploads if not abort_upload(bucket, full, upload)]
-    if left:
-        raise ObjectsUnavailable(f"{len(left)} multipart uploads of {key!r} could not be aborted; try again later")
-    return len(uploads)
+    def abort_uploads(self, key: str) -> int:
+        """Abort all uploads of the key that the server knows. Raises ObjectsUnavailable where one is left."""
+        full = self._bucket.full_key(key)
+        uploads = [upload for name, upload, _ in list_uploads(self._bucket, full) if name == full]
+        left = [upload for upload in uploads if not abort_upload(self._bucket, full, upload)]
+        if left:
+            raise ObjectsUnavailable(f"{len(left)} multipart uploads of {key!r} could not be aborted; try again later")
+        return len(uploads)
 
 
 def _translate(bucket: Bucket, error: Exception, doing: str, key: str) -> Exception:

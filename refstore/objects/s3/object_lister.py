@@ -8,12 +8,10 @@ shorter or mixed it up, it raises. It never ends early.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from refstore.core import event_log
 from refstore.errors import ObjectsUnavailable
-from refstore.objects.base import ObjectInfo, ObjectPage, SkippedKeys
+from refstore.objects.base import ObjectPage, SkippedKeys
 from refstore.objects.object_keys import key_fault
 from refstore.objects.s3.client import Bucket
 
@@ -26,40 +24,9 @@ ever.
 """
 
 
-class _ListedObject(NamedTuple):
-    key: str
-    size_bytes: int
-    mtime: datetime
-    etag: str
-
-
-_log = event_log.get_logger(__name__)
-
-
-def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterator[ObjectInfo]:
-    skipped = SkippedKeys()
-    for page in _read_pages(bucket, prefix, after, before, skipped):
-        yield from (ObjectInfo(key, size, int(written.timestamp() * 1000)) for key, size, written, _etag in page)
-    if skipped.count:
-        count = skipped.count
-        _log.warning(
-            "left out of a listing: objects that refstore could not have written",
-            store=bucket.url,
-            prefix=prefix,
-            count=count,
-        )
-
-
-def list_pages(bucket: Bucket, prefix: str, skipped: SkippedKeys) -> Iterator[ObjectPage]:
-    for page in _read_pages(bucket, prefix, "", "", skipped):
-        if page:
-            keys, sizes, times, etags = zip(*page, strict=True)
-            yield ObjectPage(list(keys), list(sizes), [int(time.timestamp() * 1000) for time in times], list(etags))
-
-
-def _read_pages(
-    bucket: Bucket, prefix: str, after: str, before: str, skipped: SkippedKeys
-) -> Iterator[list[_ListedObject]]:
+def list_pages(
+    bucket: Bucket, prefix: str, skipped: SkippedKeys, *, after: str = "", before: str = ""
+) -> Iterator[ObjectPage]:
     """Yield the pages as the server answers. Only its last page ends the iterator."""
     cut, within = len(bucket.prefix), bucket.prefix + prefix
     first_after = bucket.prefix + after if after else ""
@@ -67,7 +34,7 @@ def _read_pages(
     while True:
         page = _read_page(bucket, within, first_after, token)
         entries = page.get("Contents", ())
-        found: list[_ListedObject] = []
+        found = ObjectPage([], [], [], [])
         for entry in entries:
             full, size, written = entry.get("Key"), entry.get("Size"), entry.get("LastModified")
             if full is None or size is None or written is None or not full.startswith(within):
@@ -77,14 +44,19 @@ def _read_pages(
             last = full
             key = full[cut:]
             if before and key >= before:
-                yield found
+                if found.keys:
+                    yield found
                 return
             fault = key_fault(key)
             if fault:
                 skipped.add(key, fault)
             else:
-                found.append(_ListedObject(key, size, written, entry.get("ETag", "").strip('"')))
-        yield found
+                found.keys.append(key)
+                found.sizes_bytes.append(size)
+                found.mtimes_ms.append(int(written.timestamp() * 1000))
+                found.etags.append(entry.get("ETag", "").strip('"'))
+        if found.keys:
+            yield found
         if not page["IsTruncated"]:
             return
         empty = 0 if entries else empty + 1

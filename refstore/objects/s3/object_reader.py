@@ -10,8 +10,7 @@ from botocore.exceptions import ClientError
 from urllib3.exceptions import HTTPError
 
 from refstore.errors import ObjectsUnavailable
-from refstore.objects.base import CHUNK_BYTES, ObjectInfo
-from refstore.objects.byte_ranges import check_length, check_range, clip_range
+from refstore.objects.base import CHUNK_BYTES, ObjectInfo, check_length, check_range, clip_range
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 

@@ -22,8 +22,7 @@ from botocore.exceptions import ClientError
 from refstore.core import deadline, event_log
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
-from refstore.objects.base import Body, BodyDigest, ObjectInfo, StoredObject, chunks_of
-from refstore.objects.byte_ranges import check_length
+from refstore.objects.base import Body, BodyDigest, ObjectInfo, StoredObject, check_length, chunks_of
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
 from refstore.objects.s3.object_reader import head_object

@@ -19,9 +19,8 @@ from refstore.core.clock import Clock
 from refstore.errors import RefstoreError
 from refstore.objects.base import VersioningStatus
 from refstore.objects.s3 import errors
-from refstore.objects.s3.bulk_retry import KeyRefusal, refusal_of
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
-from refstore.objects.s3.errors import ServerError
+from refstore.objects.s3.errors import KeyRefusal, ServerError, refusal_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
