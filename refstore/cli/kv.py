@@ -13,7 +13,7 @@ from refstore.cli.errors import exit_code
 from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import format_when
 from refstore.errors import KVWentBack
-from refstore.kv_recovery import kv_rebuild, reconciliation
+from refstore.kv_recovery import reconciliation
 from refstore.kv_recovery.kv_verification import KvFindingKind, KvVerification, verify_kv
 from refstore.kv_recovery.lake_parts import RestoredRecord
 from refstore.kv_recovery.manifest_backfill import fill_gaps
@@ -167,11 +167,11 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
              refstore kv rebuild --kv sqlite:///srv/new.sqlite --objects s3://bucket/lake
     """
     with open_lake(ctx, check_identity=False) as lake:
-        kv_rebuild.check_empty(lake)
+        reconciliation.check_empty(lake)
         if not dry_run:
             confirm(ctx, "the KV will be made from the object store; what was staged is lost", yes=yes)
         with progress("reading the manifest") as bar:
-            made = kv_rebuild.rebuild_kv(lake, dry_run=dry_run, progress=bar)
+            made = reconciliation.rebuild_kv(lake, dry_run=dry_run, progress=bar)
     counts = made.count_kinds()
     if invocation_of(ctx).json:
         emit(
@@ -181,7 +181,7 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
                 "not_restored": [item._asdict() for item in made.not_restored],
                 "missing_metaranges": [str(item) for item in made.missing_trees],
                 "settled_records": [item._asdict() for item in made.settled_records],
-                "not_rebuilt": list(kv_rebuild.NOT_REBUILT),
+                "not_rebuilt": list(reconciliation.NOT_REBUILT),
             },
         )
     else:
@@ -190,7 +190,7 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
         _lines("from the audit log", [_restored_text(item) for item in made.settled_records])
         _lines(KvFindingKind.METARANGE.value, [str(item) for item in made.missing_trees])
         typer.echo("Not in the manifest, so not made again:", err=True)
-        for line in kv_rebuild.NOT_REBUILT:
+        for line in reconciliation.NOT_REBUILT:
             typer.echo(f"  {line}", err=True)
         if dry_run:
             typer.echo("This was a dry run: nothing was changed.", err=True)

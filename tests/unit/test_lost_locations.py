@@ -6,7 +6,7 @@ import pytest
 
 from refstore.errors import KVWentBack
 from refstore.kv.memory import MemoryKV
-from refstore.kv_recovery import kv_rebuild, reconciliation
+from refstore.kv_recovery import reconciliation
 from refstore.kv_recovery.manifest_check import check_repository
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -120,7 +120,7 @@ def test_a_new_kv_knows_where_content_lies(losing: Losing, confirmed: bool) -> N
         assert any(b'"locations"' in world.objects.inner.read(key) for key in losing.manifest(CONFIRMED_FOLDER))
     world.repo.context.objects.delete_many([world.repo.resolve("main", "a").entry.address])  # the backup has ended
     losing.put_back(MemoryKV())
-    kv_rebuild.rebuild_kv(world.lake)
+    reconciliation.rebuild_kv(world.lake)
     repo = world.lake.repository("lake")
     assert repo.read("main", "a") == b"fewer rows"
     assert not world.run_once().corrupt

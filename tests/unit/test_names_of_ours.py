@@ -13,7 +13,7 @@ from refstore.core.ids import BranchName
 from refstore.core.user_metadata import OBJECT_METADATA_BYTES_MAX, TRANSACTION
 from refstore.errors import Invalid
 from refstore.kv.memory import MemoryKV
-from refstore.kv_recovery import kv_rebuild
+from refstore.kv_recovery import reconciliation
 from refstore.lake import Lake
 from refstore.operations import multipart
 from refstore.operations.copy import Copy
@@ -225,7 +225,7 @@ def test_a_rebuilt_kv_has_what_refstore_says(losing: Losing) -> None:
     world.repo.commit("main", "first")
     world.lake.create_repository("bucket", is_bucket=True)
     losing.put_back(MemoryKV())
-    kv_rebuild.rebuild_kv(world.lake)
+    reconciliation.rebuild_kv(world.lake)
     assert world.lake.repository("lake").stat("main", "a").s3 == ATTRIBUTES
     assert world.lake.repository("bucket").record.is_bucket
     assert not world.lake.repository("lake").record.is_bucket
