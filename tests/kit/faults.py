@@ -93,18 +93,6 @@ class FaultyKV(KV):
         self._read()
         return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
 
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        fault = self._dice.roll()
-        if fault == "request":
-            raise KVUnavailable(_REFUSED)
-        self._kv.delete_range(partition, first, last)
-        if fault:
-            raise KVUnavailable(_LOST)
-
-    def count(self, partition: str, *, limit: int) -> int:
-        self._read()
-        return self._kv.count(partition, limit=limit)
-
     def servers(self) -> list[Server]:
         self._read()
         return self._kv.servers()

@@ -56,14 +56,6 @@ class DyingKV(KV):
         self._alive()
         return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
 
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._alive()
-        self._kv.delete_range(partition, first, last)
-
-    def count(self, partition: str, *, limit: int) -> int:
-        self._alive()
-        return self._kv.count(partition, limit=limit)
-
     def servers(self) -> list[Server]:
         self._alive()
         return self._kv.servers()

@@ -74,13 +74,6 @@ class Seen(KV):
         self.partitions.append(partition)
         return self.kv.scan(partition, prefix=prefix, after=after, limit=limit)
 
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self.kv.delete_range(partition, first, last)
-
-    def count(self, partition: str, *, limit: int) -> int:
-        self.partitions.append(partition)
-        return self.kv.count(partition, limit=limit)
-
     def servers(self) -> list[Server]:
         return self.kv.servers()
 

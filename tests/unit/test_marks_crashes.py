@@ -131,13 +131,6 @@ class DyingKV(KV):
     ) -> list[tuple[str, bytes]]:
         return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
 
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._count()
-        self._kv.delete_range(partition, first, last)
-
-    def count(self, partition: str, *, limit: int) -> int:
-        return self._kv.count(partition, limit=limit)
-
     def servers(self) -> list[Server]:
         return self._kv.servers()
 
