@@ -60,13 +60,15 @@ from refstore.objects.base import (
     clip_range,
     list_objects,
 )
-from refstore.objects.local_errors import short_reason, translate_error, translate_errors
 from refstore.objects.local_walk import (
     FolderListing,
     make_directory,
     open_directory,
+    short_reason,
     sweep_directories,
     sweep_staging,
+    translate_error,
+    translate_errors,
 )
 from refstore.objects.object_keys import STAGING_SEGMENT, check_key, check_keys, check_prefix
 

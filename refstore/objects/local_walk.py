@@ -1,4 +1,5 @@
-"""Directories of the local store: open them, create them, list them in key order, and sweep empty ones.
+"""Directories of the local store: open them, create them, list them in key order, and sweep empty ones. Errors of the
+system become refstore's, which say what to do next.
 
 Every function takes the descriptor of the root (or of a directory below it) and single names. The kernel resolves no
 path, so no symbolic link below the root is ever followed.
@@ -16,11 +17,20 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import groupby
 from typing import Final
 
+from refstore.core.disk_space import describe_full_disk, is_full
 from refstore.core.file_modes import FileModes
+from refstore.errors import Conflict, InvalidPath, ObjectNotFound, ObjectsUnavailable, RefstoreError, StoreMisconfigured
 from refstore.objects.base import LISTED_PAGE_KEYS, ObjectPage, SkippedKeys
-from refstore.objects.local_errors import translate_error, translate_errors
 from refstore.objects.object_keys import KEY_BYTES_MAX, STAGING_SEGMENT, key_fault
 
+_REFUSED: Final = (errno.EACCES, errno.EPERM)
+_HINTS: Final = {
+    errno.EIO: "the disk reported an I/O error; look at the kernel's log and check the disk",
+    errno.EROFS: "the file system is read-only; a failing disk is often why, look at the kernel's log",
+    errno.ESTALE: "the network file system lost the directory; check its mount",
+    errno.EMFILE: "this process has too many open files; raise its limit (ulimit -n) or lower its concurrency",
+    errno.ENFILE: "this machine has too many open files; find out which processes hold them",
+}
 _FileRun = tuple[int, str, list[str]]
 """The descriptor of a directory, the prefix of its keys ('' or `a/b/`), and names of files in it that follow each other
 in a listing.
@@ -221,3 +231,49 @@ def sweep_directories(parent: int, before_ns: int) -> None:
                     sweep_directories(below, before_ns)
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed or replaced since its parent was read
+
+
+@contextmanager
+def translate_errors(doing: str, folder: str) -> Generator[None, None, None]:
+    """Translate OSError inside the block. `doing` says what was tried ("writing 'a/b'") and starts the message.
+    `folder`: the store's, to name its disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise translate_error(error, doing, folder) from error
+
+
+def translate_error(error: OSError, doing: str, folder: str) -> RefstoreError:
+    """Return refstore's error for an OSError. `doing` says what was tried and starts the message."""
+    number = error.errno or 0
+    message = f"{doing} failed: {os.strerror(number) if number else error}"
+    if number == errno.ENOENT:
+        return ObjectNotFound(f"{message}; name something else")
+    if is_full(number):
+        return ObjectsUnavailable(f"{message}: {describe_full_disk(folder, number)}")
+    if number in _REFUSED:
+        return StoreMisconfigured(
+            f"{message}; give user {os.geteuid()} read and write permission to the store's directory and all below it"
+        )
+    if number == errno.ENAMETOOLONG:
+        return InvalidPath(f"{message}; a file system takes 255 bytes between two slashes")
+    if number in (errno.ENOTDIR, errno.EISDIR):
+        return Conflict(f"{message}; a file cannot hold both an object and, below it, others: use another key")
+    if number == errno.ELOOP:
+        return StoreMisconfigured(
+            f"{message}; no symbolic link below the store's directory is followed: remove the link, or mount the other "
+            "directory there instead"
+        )
+    if number == errno.EXDEV:
+        return StoreMisconfigured(
+            f"{message}; the store's directory and all below it must be on one file system, because objects are renamed"
+        )
+    return ObjectsUnavailable(
+        f"{message}; {_HINTS.get(number, 'check that the file system is healthy, then try again')}"
+    )
+
+
+def short_reason(error: OSError) -> str:
+    """Return a short reason for the failure of a single key, with the name of the error, which operators look for."""
+    return f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror or error}"

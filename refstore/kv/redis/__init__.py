@@ -90,7 +90,7 @@ def open_redis(url: str, clock: Clock) -> RedisKV:
         "redis_connect_func": prepared,
     }
     if settings.tls:
-        options |= {"connection_class": redis.SSLConnection, **dict(settings.tls_options)}
+        options |= {"connection_class": redis.SSLConnection, **settings.tls_options}
     return RedisKV(_servers(settings, options), settings, clock, check_server=prepared.check_server)
 
 

@@ -19,20 +19,34 @@ option:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote
+
+import msgspec
 
 from refstore.errors import InvalidSettings
 
 SCHEMES: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
-_TLS_TEXTS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-_OPTIONS: Final = (
-    "socket_timeout", "socket_connect_timeout", "wait", "wait_timeout", "prefix", "sentinel_username",
-    "sentinel_password",
-    *_TLS_TEXTS, "ssl_check_hostname", "ssl_cert_reqs",
-)  # fmt: skip
-_SECONDS_MAX: Final = 3600.0
+_Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+
+
+class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The options of a URL, as the module says them."""
+
+    socket_timeout: _Seconds = 10.0
+    socket_connect_timeout: _Seconds = 5.0
+    wait: Annotated[int, msgspec.Meta(ge=0, le=99)] = 0
+    wait_timeout: _Seconds = 5.0
+    prefix: str = "refstore"
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+    ssl_ca_certs: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_check_hostname: bool | None = None
+    ssl_cert_reqs: Literal["required", "optional", "none"] | None = None
 
 
 class ServerAddress(NamedTuple):
@@ -48,20 +62,20 @@ class RedisSettings:
     kind: str
     """single, sentinel or cluster."""
     addresses: tuple[ServerAddress, ...]
-    master: str = ""
+    master: str
     """The name by which the Sentinels know the master."""
-    db: int = 0
-    username: str | None = None
-    password: str | None = None
-    sentinel_username: str | None = None
-    sentinel_password: str | None = None
-    tls: bool = False
-    tls_options: tuple[tuple[str, str | bool], ...] = ()
-    socket_timeout_seconds: float = 10.0
-    socket_connect_timeout_seconds: float = 5.0
-    wait_replicas: int = 0
-    wait_timeout_seconds: float = 5.0
-    prefix: str = "refstore"
+    db: int
+    username: str | None
+    password: str | None
+    sentinel_username: str | None
+    sentinel_password: str | None
+    tls: bool
+    tls_options: Mapping[str, str | bool]
+    socket_timeout_seconds: float
+    socket_connect_timeout_seconds: float
+    wait_replicas: int
+    wait_timeout_seconds: float
+    prefix: str
 
     def __str__(self) -> str:
         """Return the URL for messages, without secrets."""
@@ -93,12 +107,13 @@ def parse_redis_url(url: str) -> RedisSettings:
             f"{scheme}:// names one host; for several use {scheme}+sentinel:// or {scheme}+cluster://"
         )
     master, db = _parse_path(scheme, kind, unquote(path).strip("/"))
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = [name for name in options if name not in _OPTIONS]
-    if unknown:
+    try:
+        options = msgspec.convert(dict(parse_qsl(query, keep_blank_values=True)), _Options, strict=False)
+    except msgspec.ValidationError as error:
         raise InvalidSettings(
-            f"the {scheme}:// URL has unknown options: {', '.join(unknown)}; known are {', '.join(_OPTIONS)}"
-        )
+            f"the {scheme}:// URL has an option that is wrong ({error}); known are "
+            f"{', '.join(_Options.__struct_fields__)}"
+        ) from None
     settings = RedisSettings(
         kind=kind,
         addresses=addresses,
@@ -106,21 +121,25 @@ def parse_redis_url(url: str) -> RedisSettings:
         db=db,
         username=unquote(user) or None,
         password=unquote(password) or None,
-        sentinel_username=options.get("sentinel_username"),
-        sentinel_password=options.get("sentinel_password"),
+        sentinel_username=options.sentinel_username,
+        sentinel_password=options.sentinel_password,
         tls=tls,
-        tls_options=_parse_tls_options(scheme, options),
-        socket_timeout_seconds=_parse_seconds(options, "socket_timeout", 10.0),
-        socket_connect_timeout_seconds=_parse_seconds(options, "socket_connect_timeout", 5.0),
-        wait_replicas=_parse_count(options, "wait"),
-        wait_timeout_seconds=_parse_seconds(options, "wait_timeout", 5.0),
-        prefix=options.get("prefix", "refstore"),
+        tls_options={
+            name: value
+            for name, value in msgspec.structs.asdict(options).items()
+            if name.startswith("ssl_") and value is not None
+        },
+        socket_timeout_seconds=options.socket_timeout,
+        socket_connect_timeout_seconds=options.socket_connect_timeout,
+        wait_replicas=options.wait,
+        wait_timeout_seconds=options.wait_timeout,
+        prefix=options.prefix,
     )
     if not tls and settings.tls_options:
         raise InvalidSettings(f"ssl_… options need a rediss:// URL; this one is {scheme}://")
     if any(character in settings.prefix for character in "{}\0"):
         raise InvalidSettings("prefix must not contain '{', '}' or NUL: braces mark the part that decides a key's slot")
-    if settings.wait_replicas and settings.wait_timeout_seconds >= settings.socket_timeout_seconds:
+    if settings.wait_replicas and not settings.wait_timeout_seconds < settings.socket_timeout_seconds:
         raise InvalidSettings(
             "wait_timeout must be less than socket_timeout; otherwise the connection times out before the replicas do"
         )
@@ -153,33 +172,3 @@ def _parse_path(scheme: str, kind: str, path: str) -> tuple[str, int]:
     if kind == "cluster" and int(db or 0):
         raise InvalidSettings(f"a cluster has only database 0; use ?prefix=NAME to separate lakes in {scheme}://")
     return master, int(db or 0)
-
-
-def _parse_seconds(options: dict[str, str], name: str, default: float) -> float:
-    try:
-        value = float(options.get(name, default))
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= _SECONDS_MAX:
-        raise InvalidSettings(f"{name} must be a number of seconds, more than 0 and at most {_SECONDS_MAX:g}")
-    return value
-
-
-def _parse_count(options: dict[str, str], name: str) -> int:
-    text = options.get(name, "0")
-    if not (text.isascii() and text.isdigit() and int(text) < 100):
-        raise InvalidSettings(f"{name} must be a number of replicas from 0 to 99")
-    return int(text)
-
-
-def _parse_tls_options(scheme: str, options: dict[str, str]) -> tuple[tuple[str, str | bool], ...]:
-    tls_options: list[tuple[str, str | bool]] = [(name, options[name]) for name in _TLS_TEXTS if name in options]
-    if "ssl_cert_reqs" in options:
-        if options["ssl_cert_reqs"] not in ("required", "optional", "none"):
-            raise InvalidSettings(f"ssl_cert_reqs in the {scheme}:// URL must be required, optional or none")
-        tls_options.append(("ssl_cert_reqs", options["ssl_cert_reqs"]))
-    if "ssl_check_hostname" in options:
-        if options["ssl_check_hostname"].lower() not in ("true", "false"):
-            raise InvalidSettings(f"ssl_check_hostname in the {scheme}:// URL must be true or false")
-        tls_options.append(("ssl_check_hostname", options["ssl_check_hostname"].lower() == "true"))
-    return tuple(tls_options)

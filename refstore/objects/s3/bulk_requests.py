@@ -26,8 +26,6 @@ DELETE_KEYS_MAX: Final = 1000
 _SINGLE_KEYS: Final = 50
 """Keys of one batch where each takes a request of its own: a tagging, or a listing of its versions."""
 ROUNDS_MAX: Final = 4
-WHOLE_ROUNDS_MAX: Final = 2
-"""The limit for requests that failed as a whole: the client has tried each of them several times already."""
 _PAUSE_SECONDS: Final = 0.25
 """The first pause lasts at most this long, each next one at most twice as long as the one before."""
 _PERMANENT: Final = frozenset(
@@ -166,11 +164,7 @@ def _retry_in_rounds(keys: Sequence[str], once: BulkAttempt, clock: Clock, rng: 
         for key in pending:
             refused.pop(key, None)
         refused.update(answer)
-        pending = [
-            key
-            for key, refusal in answer.items()
-            if refusal.is_retryable and (refusal.cause is None or number + 1 < WHOLE_ROUNDS_MAX)
-        ]
+        pending = [key for key, refusal in answer.items() if refusal.is_retryable]
         if not pending:
             break
     return refused

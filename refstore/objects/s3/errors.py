@@ -104,5 +104,5 @@ class KeyRefusal(NamedTuple):
 
 
 def refusal_of(error: RefstoreError) -> KeyRefusal:
-    """Return the refusal of a key whose whole request failed. Who is refused now is refused in a second, too."""
-    return KeyRefusal(str(error), is_retryable=error.retryable, cause=error)
+    """Return the refusal of a key whose whole request failed: boto has repeated it already."""
+    return KeyRefusal(str(error), is_retryable=False, cause=error)
