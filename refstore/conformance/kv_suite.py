@@ -144,15 +144,6 @@ class KVSuite:
         assert kv.set_if(key, expected, value) is won
         assert kv.get(key) == after
 
-    def test_exchange_says_what_it_replaced(self, kv: KV, part: str) -> None:
-        key = Key(part, "k")
-        assert kv.exchange(key, b"1") is ABSENT
-        assert kv.exchange(key, b"2") == b"1"
-        assert kv.exchange(key, b"2") == b"2"
-        assert kv.exchange(key, b"") == b"2"
-        assert kv.exchange(key, b"3") == b""
-        assert kv.get(key) == b"3"
-
     def test_partitions_are_apart(self, kv: KV, part: str) -> None:
         names = [part, part + "/", part + "x", part + "{", part + "}x", part + ":k", part + "\x01"]
         for name in names:
@@ -277,10 +268,6 @@ class KVSuite:
         assert len(kv.scan(part, prefix="dir/")) == 1000
         assert list(kv.scan_all(part, prefix="dir/", page=999)) == pairs
         assert list(kv.scan_all(part, prefix="dir/", after="dir/01999", page=500)) == pairs[2000:]
-
-    def test_scan_of_nothing(self, kv: KV, part: str) -> None:
-        assert kv.scan(part) == []
-        assert list(kv.scan_all(part, prefix="x", after="y")) == []
 
     def test_delete_range_is_inclusive(self, kv: KV, part: str) -> None:
         names = sorted(HOSTILE_NAMES, key=str.encode)

@@ -434,10 +434,6 @@ class ObjectStoreSuite:
         assert (sorted(deletion.deleted_keys), deletion.missing_keys, deletion.failed_keys) == (sorted(KEYS), (), ())
         assert list(store.list()) == []
 
-    def test_an_empty_namespace_has_an_empty_listing(self, store: ObjectStore) -> None:
-        assert list(store.list()) == []
-        assert list(store.list("data/")) == []
-
     def test_a_listing_may_be_left(self, store: ObjectStore) -> None:
         fill(store, ["a/1", "a/2", "b/1"])
         listing = store.list()

@@ -8,7 +8,7 @@ deadline lands at most `io_timeout_seconds` after it, and none starts later. Nes
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -28,36 +28,27 @@ _deadline: ContextVar[_Deadline | None] = ContextVar("refstore_deadline", defaul
 
 
 @contextmanager
-def limit_operation(clock: Clock, seconds: float) -> Generator[None, None, None]:
+def _run_under(deadline: _Deadline | None) -> Generator[None, None, None]:
+    token = _deadline.set(deadline)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def limit_operation(clock: Clock, seconds: float) -> AbstractContextManager[None]:
     """Run the block under a deadline `seconds` from now, or under the outer one if there is one."""
-    if _deadline.get() is not None:
-        yield
-        return
-    token = _deadline.set(_Deadline(clock, clock.monotonic_seconds() + seconds, seconds))
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
+    return _run_under(_deadline.get() or _Deadline(clock, clock.monotonic_seconds() + seconds, seconds))
 
 
-@contextmanager
-def limit_reads(clock: Clock, seconds: float, is_abandoned: Callable[[], bool]) -> Generator[None, None, None]:
+def limit_reads(clock: Clock, seconds: float, is_abandoned: Callable[[], bool]) -> AbstractContextManager[None]:
     """Run a block that only reads, and all operations in it, for at most `seconds` and only while its client waits."""
-    token = _deadline.set(_Deadline(clock, clock.monotonic_seconds() + seconds, seconds, is_abandoned))
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
+    return _run_under(_Deadline(clock, clock.monotonic_seconds() + seconds, seconds, is_abandoned))
 
 
-@contextmanager
-def lift() -> Generator[None, None, None]:
+def lift() -> AbstractContextManager[None]:
     """Run the block without a deadline, only to undo a write that came too late, or to log an outcome."""
-    token = _deadline.set(None)
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
+    return _run_under(None)
 
 
 def check() -> None:

@@ -217,7 +217,7 @@ def _parse_time(beginning: str) -> int | None:
     """Return the time in the first digits of an id, if it agrees with the slice before them."""
     _, slice_, digits = beginning.split("/")
     try:
-        at_ms = sum(_ALPHABET.index(digit) << shift for digit, shift in zip(digits, range(45, -5, -5), strict=True))
+        at_ms = _read_time(digits)
         return at_ms if slice_of(at_ms) == slice_ else None
     except (ValueError, OverflowError, OSError):
         return None
@@ -227,8 +227,13 @@ def id_time_ms(id_: str) -> int | None:
     """Return when an id was made (see `RandomIds`); None for an id without a plausible time."""
     if len(id_) != _ID_LENGTH or any(digit not in _ALPHABET for digit in id_):
         return None
-    at_ms = sum(_ALPHABET.index(digit) << shift for digit, shift in zip(id_[:10], range(45, -5, -5), strict=True))
+    at_ms = _read_time(id_[:10])
     return at_ms if _FIRST_MS <= at_ms < _LAST_MS else None
+
+
+def _read_time(digits: str) -> int:
+    """Return the time that ten digits stand for. Raises ValueError."""
+    return sum(_ALPHABET.index(digit) << shift for digit, shift in zip(digits, range(45, -5, -5), strict=True))
 
 
 def slice_of(at_ms: int) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from sortedcontainers import SortedDict
 
 from refstore.core.clock import Clock
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Delete, Exchange, Get, Op, Result, SetIf
 
 _stores_by_name: Final[dict[str, MemoryKV]] = {}
 """The stores of this process, by name."""
@@ -26,7 +26,8 @@ def open_memory(url: str, _clock: Clock) -> MemoryKV:
 
 class MemoryKV(KV):
     def __init__(self) -> None:
-        self._partitions: dict[str, SortedDict[str, bytes]] = {}
+        self._values: SortedDict[tuple[str, str], bytes] = SortedDict()
+        """By partition and name."""
         self._lock = RLock()
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
@@ -37,48 +38,28 @@ class MemoryKV(KV):
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
     ) -> list[tuple[str, bytes]]:
         with self._lock:
-            table = self._partitions.get(partition)
-            if table is None:
-                return []
             page: list[tuple[str, bytes]] = []
             low = max(prefix, after)
-            for name in table.irange(minimum=low or None, inclusive=(low != after, True)):
-                if not name.startswith(prefix) or len(page) == limit:
+            for place in self._values.irange(minimum=(partition, low), inclusive=(low != after, True)):
+                if place[0] != partition or not place[1].startswith(prefix) or len(page) == limit:
                     break
-                page.append((name, table[name]))
+                page.append((place[1], self._values[place]))
             return page
 
     def partitions(self) -> list[str]:
         """Return the partitions that hold a record, which no other KV can tell."""
         with self._lock:
-            return list(self._partitions)
+            return list(dict.fromkeys(partition for partition, _ in self._values))
 
     def _perform(self, op: Op) -> Result:
-        match op:
-            case Get(key):
-                return self._read(key)
-            case Set(key, value):
-                return self._write(key, value)
-            case SetIf(key, expected, value):
-                if self._read(key) != expected:
-                    return False
-                self._write(key, value)
-                return True
-            case Exchange(key, value):
-                old = self._read(key)
-                self._write(key, value)
-                return old
-            case Delete(key):
-                return self._write(key, ABSENT)
-
-    def _read(self, key: Key) -> bytes | Absent:
-        table = self._partitions.get(key.partition)
-        return ABSENT if table is None else table.get(key.name, ABSENT)
-
-    def _write(self, key: Key, value: bytes | Absent) -> None:
-        if value is not ABSENT:
-            self._partitions.setdefault(key.partition, SortedDict())[key.name] = value
-        elif (table := self._partitions.get(key.partition)) is not None:
-            table.pop(key.name, None)
-            if not table:
-                del self._partitions[key.partition]
+        place = (op.key.partition, op.key.name)
+        old = self._values.get(place, ABSENT)
+        if isinstance(op, SetIf) and old != op.expected:
+            return False
+        if not isinstance(op, Get):
+            value = ABSENT if isinstance(op, Delete) else op.value
+            if value is not ABSENT:
+                self._values[place] = value
+            elif old is not ABSENT:
+                del self._values[place]
+        return True if isinstance(op, SetIf) else old if isinstance(op, Get | Exchange) else None

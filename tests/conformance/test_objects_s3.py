@@ -12,7 +12,6 @@ import pytest
 
 from refstore.conformance.objects_suite import MIB, Broken, ObjectStoreSuite, breaking, fill, pattern
 from refstore.core.clock import SystemClock
-from refstore.core.redaction import redact_url
 from refstore.errors import (
     AlreadyExists,
     Invalid,
@@ -328,27 +327,6 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "boto3.session", None)
     with pytest.raises(MissingExtra, match=r"refstore-lake\[s3\]"):
         open_objects("s3://bucket/prefix")
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("s3://bucket/prefix?region=x", "s3://bucket/prefix?region=x"),
-        ("s3://key:pass@bucket/prefix", "s3://***@bucket/prefix"),
-        (
-            "s3://bucket/p?endpoint=http://a:b@host&secret_key=c",
-            "s3://bucket/p?endpoint=http:***@host&secret_key=***",
-        ),
-        ("s3://bucket/p?endpoint=http%3A%2F%2Fa%3Ab%40host", "s3://bucket/p?endpoint=http%3A%2F%2F***%40host"),
-        (
-            "https://host/o?X-Amz-Signature=1&X-Amz-Credential=2&x=3",
-            "https://host/o?X-Amz-Signature=***&X-Amz-Credential=***&x=3",
-        ),
-        ("file:///a/b", "file:///a/b"),
-    ],
-)
-def test_redact(url: str, shown: str):
-    assert redact_url(url) == shown
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,24 @@ def hidden_by_patterns(url: str) -> str:
         ("redis://user:pass@host:6379/0", "redis://user:***@host:6379/0"),
         ("redis://:pa/s?s@w@host/0", "redis://:***@host/0"),
         ("redis://pass@host/0", "redis://***@host/0"),
+        ("redis://user:se:cr:et@host", "redis://user:***@host"),
+        ("redis://user:se@cret@host", "redis://user:***@host"),
+        ("redis://user:sec?ret@host/0", "redis://user:***@host/0"),
+        ("redis+sentinel://u:secret@a:1,b:2/main?sentinel_password=secret&wait=1",
+        "redis+sentinel://u:***@a:1,b:2/main?sentinel_password=***&wait=1"),
+        ("sqlite:///data/@me/kv.db?synchronous=full", "sqlite:///data/@me/kv.db?synchronous=full"),
+        ("s3://bucket/p?endpoint=http://a:b@host&secret_key=c", "s3://bucket/p?endpoint=http:***@host&secret_key=***"),
+        ("https://host/o?X-Amz-Signature=1&X-Amz-Credential=2&x=3",
+        "https://host/o?X-Amz-Signature=***&X-Amz-Credential=***&x=3"),
         ("s3://AKIA:secret@bucket/p", "s3://***@bucket/p"),
         ("s3://bucket/p?secret_access_key=abc&region=x", "s3://bucket/p?secret_access_key=***&region=x"),
         ("https://h/p?a=1?token=abc#f", "https://h/p?a=1?token=***#f"),
         ("s3://b/p?endpoint=http%3A%2F%2Fme%3Apass%40host", "s3://b/p?endpoint=http%3A%2F%2F***%40host"),
         ("https://h/#?x=1&X-Amz-Signature=abc", "https://h/#?x=1&X-Amz-Signature=***"),
+        ("nonsense", "nonsense"),
         ("", ""),
     ],
-)
+)  # fmt: skip
 def test_secrets_are_hidden(url: str, shown: str) -> None:
     assert redact_url(url) == shown
     assert redact_text(f"cannot reach {url} (for now)") == f"cannot reach {shown} (for now)"
