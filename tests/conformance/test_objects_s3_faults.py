@@ -18,6 +18,7 @@ from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, ObjectNotFound, ObjectsRefused, ObjectsUnavailable
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import DeleteResult
+from tests.kit.clock import FakeClock
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_proxy import (
     ChangeBody,
@@ -37,16 +38,6 @@ from tests.servers.s3_proxy import (
 Which = Callable[[ProxiedRequest], bool]
 
 
-class NoWaiting(SystemClock):
-    """Pauses are noted, not made."""
-
-    def __init__(self) -> None:
-        self.slept_seconds: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept_seconds.append(seconds)
-
-
 class Bench:
     """A store behind a proxy, and the same store without it."""
 
@@ -54,7 +45,7 @@ class Bench:
         url = server.url()
         self.server = server
         self.proxy = proxy
-        self.clock = NoWaiting()
+        self.clock = FakeClock()
         self.prefix = url.removeprefix(f"s3://{BUCKET}/").partition("?")[0]
         self.direct = open_objects(url)
         self.store = open_objects(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class FakeClock:
     wall_ms: int = 1_763_708_400_000
     monotonic: float = 1000.0
+    slept_seconds: list[float] = field(default_factory=list[float])
 
     def now_ms(self) -> int:
         return self.wall_ms
@@ -17,6 +18,7 @@ class FakeClock:
         return self.monotonic
 
     def sleep(self, seconds: float) -> None:
+        self.slept_seconds.append(seconds)
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:

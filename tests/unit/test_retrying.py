@@ -26,23 +26,10 @@ from refstore.kv.base import (
 )
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retries import WAIT_FIRST_SECONDS, WAIT_MAX_SECONDS, RetryingKV
+from tests.kit.clock import FakeClock
 from tests.kit.logged_events import collecting_events
 
 A, B, C = Key("p", "a"), Key("p", "b"), Key("p", "c")
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.slept: list[float] = []
-
-    def now_ms(self) -> int:
-        return 0
-
-    def monotonic_seconds(self) -> float:
-        return sum(self.slept)
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
 
 
 class FixedRandom(Random):
@@ -339,7 +326,7 @@ def test_attempts_are_bounded_and_waits_grow_to_a_bound() -> None:
     with pytest.raises(KVUnavailable, match="the reply was lost"):
         retrying(faulty, attempts=10, clock=clock).get(A)
     assert len(faulty.calls) == 10
-    assert clock.slept == [0.75 * min(WAIT_FIRST_SECONDS * 2**i, WAIT_MAX_SECONDS) for i in range(9)]
+    assert clock.slept_seconds == [0.75 * min(WAIT_FIRST_SECONDS * 2**i, WAIT_MAX_SECONDS) for i in range(9)]
 
 
 @pytest.mark.parametrize(("value", "share"), [(0.0, 0.5), (0.999, 0.9995)])
@@ -348,14 +335,14 @@ def test_waits_have_jitter(value: float, share: float) -> None:
     random = FixedRandom()
     random.value = value
     RetryingKV(Faulty(0), attempts=2, clock=clock, random=random).get(A)
-    assert clock.slept == [pytest.approx(WAIT_FIRST_SECONDS * share)]
+    assert clock.slept_seconds == [pytest.approx(WAIT_FIRST_SECONDS * share)]
 
 
 def test_one_attempt_is_no_retry() -> None:
     clock = FakeClock()
     with pytest.raises(KVUnavailable):
         retrying(Faulty(0), attempts=1, clock=clock).get(A)
-    assert clock.slept == []
+    assert clock.slept_seconds == []
 
 
 def test_the_check_is_made_before_each_attempt_and_ends_the_retries() -> None:

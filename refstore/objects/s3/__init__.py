@@ -37,7 +37,7 @@ from refstore.objects.object_keys import KEY_BYTES_MAX, check_key, check_keys, c
 from refstore.objects.s3.bulk_requests import BulkRequests
 from refstore.objects.s3.client import Bucket, make_client, parse_server_error
 from refstore.objects.s3.errors import LIFECYCLE_RIGHTS
-from refstore.objects.s3.multipart import MultipartUploads
+from refstore.objects.s3.multipart import S3Multipart
 from refstore.objects.s3.object_lister import list_pages
 from refstore.objects.s3.object_reader import head_object, read_object
 from refstore.objects.s3.object_writer import ObjectWriter, sweep_uploads
@@ -52,7 +52,7 @@ PRESIGN_SECONDS_MAX: Final = 7 * DAY_SECONDS
 """S3's limit for a signature of version 4."""
 
 
-class S3Objects(MultipartUploads):
+class S3Objects(S3Multipart):
     def __init__(
         self,
         bucket: Bucket,

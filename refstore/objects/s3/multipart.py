@@ -27,7 +27,7 @@ _HELD_BYTES: Final = 16 << 20
 _OVER: Final = frozenset({"NoSuchUpload", "InvalidPart", "NoSuchKey"})
 
 
-class MultipartUploads(ObjectStore):
+class S3Multipart(ObjectStore):
     """The part of the S3 store that callers upload in parts with."""
 
     def __init__(self, bucket: Bucket) -> None:
