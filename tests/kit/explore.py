@@ -3,7 +3,7 @@
     --states N           as many states per scenario (default: a million); what is cut off is sampled by random walks
     --scenario TEXT      only those whose name contains it; may be given again
     --replay SCHEDULE    run one schedule of one scenario, as a violation prints it, and show every step
-    --module MODULE      where the scenarios are: `every()` yields plans with a `name`, a `group` and `scenario()`
+    --module MODULE      where the scenarios are: `every()` yields plans with a `name` and `scenario()`
     --mutant NAME        with a fault planted (`mutants()` of the module beside the scenarios), to look at what it
                          breaks
 

@@ -74,7 +74,7 @@ def losses() -> Iterator[Plan]:
         **more: object,
     ) -> Plan:
         more = {"safety_only": True, "refused": "".join(tasks), **more}
-        return plan(name, world, tasks, crash, group="a KV that loses writes", shards=shards, **more)
+        return plan(name, world, tasks, crash, shards=shards, **more)
 
     yield losing(
         "switch: reset; reap | switch", m1, WHOLE, {"R": [RESET, REAP], "W": [switch("rest")]}, safety_only=False
@@ -129,7 +129,6 @@ def losses() -> Iterator[Plan]:
             "G": [REAP, REAP_AGAIN],
             "W": [lose("rest")],
         },
-        group="a KV that loses writes",
         shards=WHOLE,
         safety_only=True,
         refused="EGW",
@@ -138,29 +137,28 @@ def losses() -> Iterator[Plan]:
 
 def purges_and_losses() -> Iterator[Plan]:
     """Where the content of a purged object lies survives the KV before its backup ends (rule 22)."""
-    more = {"group": "rows are purged, and the KV loses writes", "safety_only": True}
     yield plan(
         "loss of locations: purge; end of backups",
         m1,
         lambda start: {"P": [purge(start), END_BACKUPS], "W": [lose("locations")]},
         "P",
         shards=LOCATIONS,
+        safety_only=True,
         refused="PW",
-        **more,
     )
     yield plan(
         "loss of locations: purge | end of backups; end of backups",
         m1,
         lambda start: {"P": [purge(start)], "X": [END_BACKUPS, END_BACKUPS_AGAIN], "W": [lose("locations")]},
         shards=LOCATIONS,
+        safety_only=True,
         refused="PXW",
-        **more,
     )
     yield plan(
         "copy put back: of before a purge; end of backups",
         m1,
         lambda start: {"P": [back_up("rest"), purge(start), END_BACKUPS, put_back("rest"), END_BACKUPS_AGAIN]},
         shards=WHOLE,
+        safety_only=True,
         refused="P",
-        **more,
     )

@@ -49,14 +49,12 @@ def copy_old(start: Start) -> Call:
 
 def collections() -> Iterator[Plan]:
     """The offline job: the product's marks, with the plain collection of `tests.kit.collecting` around them."""
-    more = {"group": "offline"}
 
     yield plan(
         "gc | copy from an expired commit | commit+reap",
         old,
         lambda start: {"X": [gc(start)], "K": [copy_old(start)], "C": [do.commit("feat", "c2"), REAP]},
         "KX",
-        **more,
     )
     yield plan(
         "gc | branch at an expired commit",
@@ -68,7 +66,6 @@ def collections() -> Iterator[Plan]:
         },
         "XN",
         keeps="UN",
-        **more,
     )
     yield plan(
         "gc | upload; commit; reap",
@@ -76,21 +73,18 @@ def collections() -> Iterator[Plan]:
         lambda start: {"X": [gc(start)], "U": [do.upload("main", ("p", "P2")), COMMIT_2, REAP]},
         "XU",
         keeps="U",
-        **more,
     )
     yield plan(
         "gc | commit of a reference-less copy; reap",
         old_staged,
         lambda start: {"X": [gc(start)], "C": [do.commit("feat", "c2"), REAP]},
         "XC",
-        **more,
     )
     yield plan(
         "gc | merge feat->main; delete branch feat",
         side,
         lambda start: {"X": [gc(start)], "M": [MERGE], "D": [do.delete_branch("feat")]},
         "X",
-        **more,
     )
     yield plan(
         "gc | cherry-pick of an unmarked commit | delete branch feat",
@@ -101,14 +95,12 @@ def collections() -> Iterator[Plan]:
             "D": [do.delete_branch("feat")],
         },
         "X",
-        **more,
     )
     yield plan(
         "gc | revert to an expired commit's tree",
         old,
         lambda start: {"X": [gc(start)], "M": [do.revert("feat", start.commits["c1"])], "G": [REAP]},
         "X",
-        **more,
     )
     yield plan(
         "gc | copy from an unmarked commit | delete its branch",
@@ -120,13 +112,11 @@ def collections() -> Iterator[Plan]:
         },
         "X",
         keeps="K",
-        **more,
     )
 
 
 def complete() -> Iterator[Plan]:
     """Commits that have expired, and of which nothing goes: their run unmarks them."""
-    more = {"group": "complete"}
 
     yield plan(
         "gc of a complete commit | copy from it | delete; commit",
@@ -137,14 +127,12 @@ def complete() -> Iterator[Plan]:
             "D": [do.delete("main", "p"), do.commit("main", "c2")],
         },
         "X",
-        **more,
     )
     yield plan(
         "complete; mark and sweep with what held its data | copy from it",
         old_complete,
         lambda start: {"X": [collect(start.commits["c0"], start.commits["c1"])], "K": [copy_old(start)]},
         "X",
-        **more,
     )
     yield plan(
         "sweep of the mark before | unmark what a sweep leaves; sweep | copy from it",
@@ -155,19 +143,16 @@ def complete() -> Iterator[Plan]:
             "K": [do.copy(start.commits["c1"], "p", "feat", "a")],
         },
         "X",
-        **more,
     )
     yield plan(
         "gc of two, one a head | copy from the older | delete the head's branch",
         old_line_begun,
         lambda start: {"X": [go_on(start.mark_id)], "K": [copy_old(start)], "D": [do.delete_branch("late")]},
-        **more,
     )
 
 
 def marks() -> Iterator[Plan]:
     """Unmark, re-check, pins, heads and tags; runs that take over from one another."""
-    more = {"group": "marks"}
 
     def back(start: Start) -> Call:
         return do.unmark(start.commits["c0"])
@@ -183,7 +168,6 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [gc(start)], "U": [back(start), copy_old(start)]},
         "XU",
         keeps="U",
-        **more,
     )
     yield plan(
         "gc | unmark; branch at it",
@@ -191,7 +175,6 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [gc(start)], "U": [back(start), do.create_branch("late", start.commits["c0"])]},
         "XU",
         keeps="U",
-        **more,
     )
     yield plan(
         "sweep | unmark; copy from it | mark by another run",
@@ -199,7 +182,6 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [swept(start)], "U": [back(start), copy_old(start)], "Y": [mark(start.commits["c0"])]},
         "XY",
         keeps="U",
-        **more,
     )
     yield plan(
         "sweep | unmark the run; copy from it",
@@ -207,7 +189,6 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [swept(start)], "U": [do.unmark(start.mark_id), copy_old(start)]},
         "XU",
         keeps="U",
-        **more,
     )
     yield plan(
         "sweep | sweep | unmark; copy from it",
@@ -215,7 +196,6 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [swept(start)], "Y": [swept(start)], "U": [back(start), copy_old(start)]},
         "X",
         keeps="U",
-        **more,
     )
     yield plan(
         "mark and sweep | unmark under the mark before; copy from it",
@@ -223,14 +203,12 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [collect(start.commits["c1"])], "U": [back(start), copy_old(start)]},
         "X",
         keeps="U",
-        **more,
     )
     yield plan(
         "mark and sweep | sweep of the mark before",
         old_shared,
         lambda start: {"X": [collect(start.commits["c1"])], "Y": [swept(start)]},
         "XY",
-        **more,
     )
     yield plan(
         "mark and sweep | mark and sweep | move of a reference-less staged entry",
@@ -238,7 +216,6 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [gc(start)], "Y": [collect()], "M": moving},
         "X",
         keeps="M",
-        **more,
     )
     yield plan(
         "taken over: mark | mark and sweep of nothing | copy from it",
@@ -250,7 +227,6 @@ def marks() -> Iterator[Plan]:
         },
         "X",
         keeps="K",
-        **more,
     )
     yield plan(
         "taken over: mark and sweep | mark of nothing | move of a reference-less staged entry",
@@ -259,28 +235,21 @@ def marks() -> Iterator[Plan]:
         "X",
         keeps="M",
         refused="",
-        **more,
     )
     yield plan(
         "taken over: drop pins | mark and sweep | move of a reference-less staged entry",
         lambda: old_staged().begin(),
         lambda start: {"X": [drop_late_pins()], "Y": [gc(start)], "M": moving},
         keeps="M",
-        **more,
     )
     yield plan(
-        "gc | move of a reference-less staged entry",
-        old_staged,
-        lambda start: {"X": [gc(start)], "M": moving},
-        "XM",
-        **more,
+        "gc | move of a reference-less staged entry", old_staged, lambda start: {"X": [gc(start)], "M": moving}, "XM"
     )
     yield plan(
         "gc | move of a reference-less staged entry | commit",
         old_staged,
         lambda start: {"X": [gc(start)], "M": moving, "C": [do.commit("feat", "c2")]},
         keeps="M",
-        **more,
     )
     yield plan(
         "gc | branch at an expired commit (crash) | copy from it; delete it",
@@ -291,21 +260,18 @@ def marks() -> Iterator[Plan]:
             "K": [do.copy("late", "p", "main", "z"), *late],
         },
         "N",
-        **more,
     )
     yield plan(
         "gc | tag at an expired commit | delete the tag",
         old,
         lambda start: {"X": [gc(start)], "N": [do.create_tag("v1", start.commits["c0"])], "D": [do.delete_tag("v1")]},
         "XN",
-        **more,
     )
     yield plan(
         "gc of a head | delete the branch | copy from it",
         old_head,
         lambda start: {"X": [gc(start)], "D": late, "K": [do.copy("late", "p", "main", "z")]},
         "X",
-        **more,
     )
     yield plan(
         "gc | restore | hard delete",
@@ -313,7 +279,6 @@ def marks() -> Iterator[Plan]:
         lambda start: {"X": [gc(start)], "E": [do.restore("main", "p", start.addresses["P5"])], "H": [HARD_DELETE]},
         "XE",
         keeps="E",
-        **more,
     )
     yield plan(
         "gc of a part | copy of the part | copy of the rest",
@@ -325,7 +290,6 @@ def marks() -> Iterator[Plan]:
         },
         "X",
         keeps="KL",
-        **more,
     )
     overwritten: Calls = [COMMIT, OVERWRITE, COMMIT_2]
     yield plan(
@@ -335,7 +299,6 @@ def marks() -> Iterator[Plan]:
         "XC",
         keeps="C",
         nothing_marked=True,
-        **more,
     )
     yield plan(
         "gc of what never landed | commit | reset",
@@ -343,5 +306,4 @@ def marks() -> Iterator[Plan]:
         {"C": [COMMIT], "R": [RESET], "X": [collect_given_up()]},
         "C",
         nothing_marked=True,
-        **more,
     )

@@ -80,7 +80,6 @@ class Plan:
     """Labels whose calls are always refused here, as they should be."""
     shards: tuple[str, ...] = ()
     """The parts of the KV that may lose writes apart from each other (`tests/kit/losing.py`)."""
-    group: str = "first 28"
     ahead_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     """Clocks of single tasks, if not that of the scenario or of the reaper."""
 

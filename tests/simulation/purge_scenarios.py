@@ -36,15 +36,9 @@ READ = do.read("main", "p")
 
 
 def purges() -> Iterator[Plan]:
-    more = {"group": "rows are purged"}
-    yield plan("purge | reset; reap", m1, lambda start: {"P": [purge(start)], "R": [RESET, REAP]}, **more)
+    yield plan("purge | reset; reap", m1, lambda start: {"P": [purge(start)], "R": [RESET, REAP]})
     yield plan(
-        "purge (crash) | reset; reap",
-        m1,
-        lambda start: {"P": [purge(start)], "R": [RESET, REAP]},
-        "P",
-        leaves=True,
-        **more,
+        "purge (crash) | reset; reap", m1, lambda start: {"P": [purge(start)], "R": [RESET, REAP]}, "P", leaves=True
     )
     yield plan(
         "purge | copy to feat; delete there | reset; reap",
@@ -54,43 +48,32 @@ def purges() -> Iterator[Plan]:
             "K": [do.copy("main", "p", "feat", "q"), do.delete("feat", "q")],
             "R": [RESET, REAP],
         },
-        **more,
     )
+    yield plan("purge | commit | reap", m1, lambda start: {"P": [purge(start)], "C": [COMMIT], "G": [REAP]}, "P")
     yield plan(
-        "purge | commit | reap", m1, lambda start: {"P": [purge(start)], "C": [COMMIT], "G": [REAP]}, "P", **more
-    )
-    yield plan(
-        "purge; end of backups | read",
-        m1,
-        lambda start: {"P": [purge(start), END_BACKUPS], "U": [READ, READ]},
-        "P",
-        **more,
+        "purge; end of backups | read", m1, lambda start: {"P": [purge(start), END_BACKUPS], "U": [READ, READ]}, "P"
     )
     yield plan(
         "purge; read what was purged | purge of other rows | end of backups",
         m1,
         lambda start: {"P": [purge_and_read(start, "a")], "V": [purge(start, "b")], "X": [END_BACKUPS]},
-        **more,
     )
     yield plan(
         "purge | the same run again | end of backups",
         m1,
         lambda start: {"P": [purge(start)], "V": [purge(start)], "X": [END_BACKUPS]},
         "P",
-        **more,
     )
     yield plan(
         "lost reply: purge | end of backups | reset; reap",
         m1,
         lambda start: {"P": [purge(start)], "X": [END_BACKUPS], "R": [RESET, REAP]},
         lossy="P",
-        **more,
     )
 
 
 def purges_of_all() -> Iterator[Plan]:
     """The run finds what is in the trash, and what goes there or comes back while it looks."""
-    more = {"group": "rows are purged"}
     yield plan(
         "purge of all | restore; delete | hard delete",
         grace,
@@ -99,7 +82,6 @@ def purges_of_all() -> Iterator[Plan]:
             "E": [do.restore("main", "p", start.addresses["P5"]), DELETE_P],
             "H": [HARD_DELETE],
         },
-        **more,
     )
     yield plan(
         "purge of all | delete; restore; commit; reap",
@@ -109,13 +91,11 @@ def purges_of_all() -> Iterator[Plan]:
             "E": [DELETE_P, do.restore("main", "p", start.addresses["P0"]), COMMIT, REAP],
         },
         "P",
-        **more,
     )
     yield plan(
         "purge of all | delete branch | reap",
         side_branch,
         lambda start: {"P": purge_all(start, "p", "P0"), "D": [do.delete_branch("side")], "G": [REAP]},
-        **more,
     )
 
 
@@ -124,7 +104,6 @@ def uploads_again() -> Iterator[Plan]:
         "purge; the original again | end of backups",
         old_appended,
         lambda start: {"P": [purge(start), upload_again("P0")], "X": [END_BACKUPS]},
-        group="rows are purged",
     )
 
 
@@ -139,22 +118,16 @@ def restores_of_contents() -> Iterator[Plan]:
         },
         "P",
         refused="E",
-        group="rows are purged",
     )
 
 
 def purges_and_collections() -> Iterator[Plan]:
     """Of what a commit names that stays, while another one goes."""
     yield plan(
-        "purge | gc",
-        old,
-        lambda start: {"P": [purge(start, body="P1")], "X": [collect(start.commits["c0"])]},
-        "PX",
-        group="rows are purged",
+        "purge | gc", old, lambda start: {"P": [purge(start, body="P1")], "X": [collect(start.commits["c0"])]}, "PX"
     )
     yield plan(
         "purge; end of backups | gc",
         old,
         lambda start: {"P": [purge(start, body="P1"), END_BACKUPS], "X": [collect(start.commits["c0"])]},
-        group="rows are purged",
     )

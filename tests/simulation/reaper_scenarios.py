@@ -36,34 +36,25 @@ UNNAMED: Calls = [SCRUB_UNNAMED]
 
 
 def registry_markers_hints() -> Iterator[Plan]:
-    more = {"group": "registry, markers, hints"}
-
     def bare() -> Start:
         return m1(hinted=False)
 
-    yield plan("delete p | delete p | reap", m1, {"D": [DELETE_P], "E": [DELETE_P], "G": [REAP]}, "D", **more)
+    yield plan("delete p | delete p | reap", m1, {"D": [DELETE_P], "E": [DELETE_P], "G": [REAP]}, "D")
     yield plan(
         "shared: reset main | delete q on feat | reap",
         two,
         {"R": [RESET], "D": [do.delete("feat", "q")], "G": [REAP]},
         "RD",
-        **more,
     )
     reaping: Mapping[str, Calls] = {"G": [REAP], "H": [REAP]}
-    yield plan("reap | reap | scrub", lambda: after_reset(m1()), {**reaping, "S": [SCRUB]}, "G", **more)
-    yield plan("lost reply: reap | reap after reset", lambda: after_reset(m1()), reaping, "G", lossy="GGH", **more)
-    yield plan("markers: commit | reset", m1, {"C": [COMMIT], "R": [RESET]}, "CR", **more)
-    yield plan("markers: commit | reap | reap", m1, {"C": [COMMIT], "G": [REAP], "H": [REAP]}, **more)
+    yield plan("reap | reap | scrub", lambda: after_reset(m1()), {**reaping, "S": [SCRUB]}, "G")
+    yield plan("lost reply: reap | reap after reset", lambda: after_reset(m1()), reaping, "G", lossy="GGH")
+    yield plan("markers: commit | reset", m1, {"C": [COMMIT], "R": [RESET]}, "CR")
+    yield plan("markers: commit | reap | reap", m1, {"C": [COMMIT], "G": [REAP], "H": [REAP]})
     yield plan(
-        "long upload | reset; reap | scrub",
-        Start,
-        {"U": [OVERWRITE], "R": [RESET, REAP], "S": [SCRUB]},
-        leaves=True,
-        **more,
+        "long upload | reset; reap | scrub", Start, {"U": [OVERWRITE], "R": [RESET, REAP], "S": [SCRUB]}, leaves=True
     )
-    yield plan(
-        "markers: reap after commit | scrub", committed_m1, {"G": [REAP], "S": [SCRUB], "H": [REAP]}, "G", **more
-    )
+    yield plan("markers: reap after commit | scrub", committed_m1, {"G": [REAP], "S": [SCRUB], "H": [REAP]}, "G")
 
     def shared() -> Start:
         start = two()
@@ -78,12 +69,9 @@ def registry_markers_hints() -> Iterator[Plan]:
         {"G": [REAP], "S": [SCRUB], "K": copying},
         "G",
         keeps="K",
-        **more,
     )
-    yield plan(
-        "hints: overwrite (crash) | reap | scrub", bare, {"U": [OVERWRITE], "G": [REAP], "S": [SCRUB]}, "UG", **more
-    )
-    yield plan("hints: reset | reap (crash) | reap", bare, {"R": [RESET], "G": [REAP], "H": [REAP]}, "G", **more)
+    yield plan("hints: overwrite (crash) | reap | scrub", bare, {"U": [OVERWRITE], "G": [REAP], "S": [SCRUB]}, "UG")
+    yield plan("hints: reset | reap (crash) | reap", bare, {"R": [RESET], "G": [REAP], "H": [REAP]}, "G")
     linking: Calls = [do.issue_and_link("main", "p")]
     yield plan(
         "hints: issue (crash); link | hard delete | scrub",
@@ -91,7 +79,6 @@ def registry_markers_hints() -> Iterator[Plan]:
         {"L": linking, "H": [HARD_DELETE], "S": [SCRUB]},
         "L",
         keeps="L",
-        **more,
     )
     yield plan(
         "hints: issue; link | scrub | expire (safety only)",
@@ -100,7 +87,6 @@ def registry_markers_hints() -> Iterator[Plan]:
         "LX",
         safety_only=True,
         ahead_ms={"X": EXPIRED_MS},
-        **more,
     )
     yield plan(
         "hints: delete p | restore | hard delete | scrub",
@@ -113,7 +99,6 @@ def registry_markers_hints() -> Iterator[Plan]:
         },
         "D",
         keeps="E",
-        **more,
     )
 
 
@@ -130,7 +115,7 @@ def clocks() -> Iterator[Plan]:
         safety: Safety = AGES,
         **more: object,
     ) -> Plan:
-        return plan(name, lambda: world(safety), tasks, crash, clock_moves=True, group="clocks", **more)
+        return plan(name, lambda: world(safety), tasks, crash, clock_moves=True, **more)
 
     def bare(safety: Safety) -> Start:
         return Start(safety).staged("main", "p", "P0", hinted=False)
@@ -278,7 +263,6 @@ def times() -> Iterator[Plan]:
             keeps=label,
             safety_only=True,  # nothing is over yet
             ahead_ms=reapers,
-            group="times",
         )
 
     def restoring(start: Start) -> Calls:
@@ -309,7 +293,6 @@ def times() -> Iterator[Plan]:
 
 def pages() -> Iterator[Plan]:
     """Tokens that take the reaper several pages."""
-    more = {"group": "pages"}
 
     def reset_pq() -> Start:
         return after_reset(pq())
@@ -320,15 +303,12 @@ def pages() -> Iterator[Plan]:
         return start
 
     paged: Calls = [REAP_PAGED]
-    yield plan("pages: reap | reap (crash) after reset", reset_pq, {"G": paged, "H": paged}, "G", **more)
+    yield plan("pages: reap | reap (crash) after reset", reset_pq, {"G": paged, "H": paged}, "G")
     yield plan(
         "pages: reap (crash) | reap after commit | overwrite p",
         committed_pq,
         {"G": paged, "H": paged, "U": [OVERWRITE]},
         "G",
         keeps="U",
-        **more,
     )
-    yield plan(
-        "pages: reap | late write | scrub", reset_pq, {"G": paged, "U": [OVERWRITE], "S": [SCRUB]}, keeps="U", **more
-    )
+    yield plan("pages: reap | late write | scrub", reset_pq, {"G": paged, "U": [OVERWRITE], "S": [SCRUB]}, keeps="U")

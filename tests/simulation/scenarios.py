@@ -168,7 +168,6 @@ def one_link() -> Iterator[Plan]:
             lambda start, at_it=at_it: {"L": [link(start)], "U": [at_it], "M": [link(start)]},
             "LU",
             once="LM",
-            group="one link",
         )
     for name, at_it in (("overwrite", OVERWRITE), ("delete", DELETE_P)):
         yield plan(
@@ -177,13 +176,11 @@ def one_link() -> Iterator[Plan]:
             lambda start, at_it=at_it: {"L": [link(start), COMMIT], "U": [at_it], "M": [link(start)]},
             "L",
             once="LM",
-            group="one link",
         )
 
 
 def links_of_copies() -> Iterator[Plan]:
     """What was written to the issued address is copied to a new one, and that is linked."""
-    more = {"group": "links of copies"}
     yield plan(
         "link of a copy | link (replay) | commit+reap",
         issued_to_copy,
@@ -191,7 +188,6 @@ def links_of_copies() -> Iterator[Plan]:
         "L",
         keeps="LM",
         once="LM",
-        **more,
     )
     yield plan(
         "link of a copy | expire | reset",
@@ -199,7 +195,6 @@ def links_of_copies() -> Iterator[Plan]:
         lambda start: {"L": [link(start)], "X": [HARD_DELETE], "R": [RESET, REAP]},
         "LX",
         ahead_ms={"X": EXPIRED_MS},
-        **more,
     )
     yield plan(
         "lost reply: link of a copy | link (replay) | hard delete",
@@ -207,32 +202,19 @@ def links_of_copies() -> Iterator[Plan]:
         lambda start: {"L": [link(start)], "M": [link(start)], "H": [HARD_DELETE, SCRUB]},
         lossy="L",
         once="LM",
-        **more,
     )
 
 
 def same_path_again() -> Iterator[Plan]:
     back = [do.copy("main", "q", "main", "p"), do.delete("main", "q")]
-    more = {"group": "same path again"}
     yield plan(
-        "copy q->p; delete q | overwrite p | hard delete",
-        pair,
-        {"K": back, "U": [OVERWRITE], "H": [HARD_DELETE]},
-        "KU",
-        **more,
+        "copy q->p; delete q | overwrite p | hard delete", pair, {"K": back, "U": [OVERWRITE], "H": [HARD_DELETE]}, "KU"
     )
     yield plan(
-        "copy q->p; delete q | delete p | hard delete",
-        pair,
-        {"K": back, "D": [DELETE_P], "H": [HARD_DELETE]},
-        "D",
-        **more,
+        "copy q->p; delete q | delete p | hard delete", pair, {"K": back, "D": [DELETE_P], "H": [HARD_DELETE]}, "D"
     )
     yield plan(
-        "copy q->p; delete q | overwrite p | commit; reap",
-        pair,
-        {"K": back, "U": [OVERWRITE], "C": [COMMIT, REAP]},
-        **more,
+        "copy q->p; delete q | overwrite p | commit; reap", pair, {"K": back, "U": [OVERWRITE], "C": [COMMIT, REAP]}
     )
     there = do.Call(MOVE.stages, (do.Promise("main", "q", BODIES["P0"]),))
     yield plan(
@@ -240,28 +222,22 @@ def same_path_again() -> Iterator[Plan]:
         m1,
         {"M": [there], "N": [do.move("main", "q", "p")], "H": [HARD_DELETE]},
         somewhere="M",
-        **more,
     )
     on_top = do.copy("main", "q", "main", "p")
-    yield plan(
-        "move p->q | copy q->p | hard delete", m1, {"M": [MOVE], "K": [on_top], "H": [HARD_DELETE]}, keeps="MK", **more
-    )
+    yield plan("move p->q | copy q->p | hard delete", m1, {"M": [MOVE], "K": [on_top], "H": [HARD_DELETE]}, keeps="MK")
     yield plan(
         "move p->q | upload p | hard delete",
         m1,
         {"M": [MOVE], "U": [OVERWRITE], "H": [HARD_DELETE]},
         "M",
         somewhere="U",
-        **more,
     )
-    yield plan(
-        "move p->q | upload p | commit", m1, {"M": [MOVE], "U": [OVERWRITE], "C": [COMMIT]}, somewhere="U", **more
-    )
+    yield plan("move p->q | upload p | commit", m1, {"M": [MOVE], "U": [OVERWRITE], "C": [COMMIT]}, somewhere="U")
 
 
 def lost_replies() -> Iterator[Plan]:
     def lost(name: str, world: Callable[[], Start], tasks: object, crash: str = "", **more: object) -> Plan:
-        return plan(f"lost reply: {name}", world, tasks, crash, group="lost replies", **more)
+        return plan(f"lost reply: {name}", world, tasks, crash, **more)
 
     yield lost("upload | reset | reap", m1, {"U": [UPLOAD_Q], "R": [RESET], "G": [REAP]}, "U", lossy="UUR")
     yield lost(
@@ -357,31 +333,20 @@ def lost_replies() -> Iterator[Plan]:
 
 
 def merges() -> Iterator[Plan]:
-    more = {"group": "merges"}
     main_upload = do.upload("main", ("z", "P1"))
     main_commits: Calls = [main_upload, COMMIT_2]
-    yield plan(
-        "merge feat->main | reap | reset feat", fresh, {"M": [MERGE], "G": [REAP], "R": [RESET_FEAT]}, "MG", **more
-    )
+    yield plan("merge feat->main | reap | reset feat", fresh, {"M": [MERGE], "G": [REAP], "R": [RESET_FEAT]}, "MG")
     gone: Calls = [do.delete_branch("feat"), REAP]
-    yield plan(
-        "merge feat->main | delete branch feat; reap | reap", fresh, {"M": [MERGE], "D": gone, "G": [REAP]}, "M", **more
-    )
+    yield plan("merge feat->main | delete branch feat; reap | reap", fresh, {"M": [MERGE], "D": gone, "G": [REAP]}, "M")
     committing: Calls = [do.commit("feat", "c1")]
     yield plan(
         "merge feat->main | commit feat | reset feat; reap",
         both,
         {"M": [MERGE], "C": committing, "R": [RESET_FEAT, REAP]},
         "MC",
-        **more,
     )
     yield plan(
-        "merge feat->main | upload main | reap",
-        fresh,
-        {"M": [MERGE], "U": [main_upload], "G": [REAP]},
-        "U",
-        keeps="U",
-        **more,
+        "merge feat->main | upload main | reap", fresh, {"M": [MERGE], "U": [main_upload], "G": [REAP]}, "U", keeps="U"
     )
     yield plan(
         "merge feat->main | upload main; commit main | reap",
@@ -389,15 +354,10 @@ def merges() -> Iterator[Plan]:
         {"M": [MERGE], "C": main_commits, "G": [REAP]},
         "M",
         keeps="C",
-        **more,
     )
     from_feat: Calls = [do.copy("feat", "q", "main", "z")]
     yield plan(
-        "merge feat->main | copy feat->main | reap",
-        fresh,
-        {"M": [MERGE], "K": from_feat, "G": [REAP]},
-        keeps="K",
-        **more,
+        "merge feat->main | copy feat->main | reap", fresh, {"M": [MERGE], "K": from_feat, "G": [REAP]}, keeps="K"
     )
     without_q: Calls = [do.delete("feat", "q"), do.commit("feat", "c2")]
     yield plan(
@@ -405,23 +365,20 @@ def merges() -> Iterator[Plan]:
         fresh,
         {"M": [MERGE], "C": without_q, "G": [REAP]},
         "C",
-        **more,
     )
-    yield plan("merge feat->main | reset main | scrub", fresh, {"M": [MERGE], "R": [RESET], "S": [SCRUB]}, "M", **more)
+    yield plan("merge feat->main | reset main | scrub", fresh, {"M": [MERGE], "R": [RESET], "S": [SCRUB]}, "M")
     yield plan(
         "lost reply: merge feat->main | commit main | reap",
         fresh,
         {"M": [MERGE], "C": main_commits, "G": [REAP]},
         lossy="MC",
         keeps="C",
-        **more,
     )
     yield plan(
         "cherry-pick | delete branch feat; reap | reset main",
         fresh,
         lambda start: {"M": [pick(start)], "D": gone, "R": [RESET]},
         "M",
-        **more,
     )
 
     def undo(start: Start) -> Calls:
@@ -432,14 +389,12 @@ def merges() -> Iterator[Plan]:
         fresh,
         lambda start: {"M": undo(start), "R": [RESET_FEAT], "G": [REAP]},
         "M",
-        **more,
     )
     yield plan(
         "revert on feat | upload feat | commit feat; reap",
         fresh,
         lambda start: {"M": undo(start), "U": [do.upload("feat", ("z", "P1"))], "C": [do.commit("feat", "c2"), REAP]},
         keeps="U",
-        **more,
     )
     yield plan(
         "aborted commit | cherry-pick of it | reset; reap",
@@ -450,7 +405,6 @@ def merges() -> Iterator[Plan]:
             "R": [RESET_FEAT, REAP],
         },
         "C",
-        **more,
     )
     yield plan(
         "aborted commit | branch at it | reset; reap",
@@ -462,52 +416,32 @@ def merges() -> Iterator[Plan]:
         },
         "C",
         keeps="N",
-        **more,
     )
 
 
 def reset_paths() -> Iterator[Plan]:
-    more = {"group": "reset of paths"}
     one: Calls = [do.reset_path("main", "p")]
-    yield plan("reset path | commit | reap", m1, {"R": one, "C": [COMMIT], "G": [REAP]}, "RC", **more)
-    yield plan("reset path | commit; reset | reap", m1, {"R": one, "C": [COMMIT, RESET], "G": [REAP]}, **more)
+    yield plan("reset path | commit | reap", m1, {"R": one, "C": [COMMIT], "G": [REAP]}, "RC")
+    yield plan("reset path | commit; reset | reap", m1, {"R": one, "C": [COMMIT, RESET], "G": [REAP]})
+    yield plan("reset path | overwrite | hard delete", m1, {"R": one, "U": [OVERWRITE], "H": [HARD_DELETE]}, "RU")
     yield plan(
-        "reset path | overwrite | hard delete", m1, {"R": one, "U": [OVERWRITE], "H": [HARD_DELETE]}, "RU", **more
+        "reset path | copy from it | hard delete", m1, {"R": one, "K": [COPY], "H": [HARD_DELETE]}, "RK", keeps="K"
     )
+    yield plan("reset path | move from it | commit; reap", m1, {"R": one, "M": [MOVE], "C": [COMMIT, REAP]}, "R")
     yield plan(
-        "reset path | copy from it | hard delete",
-        m1,
-        {"R": one, "K": [COPY], "H": [HARD_DELETE]},
-        "RK",
-        keeps="K",
-        **more,
-    )
-    yield plan(
-        "reset path | move from it | commit; reap", m1, {"R": one, "M": [MOVE], "C": [COMMIT, REAP]}, "R", **more
-    )
-    yield plan(
-        "reset path | reset path | delete path | reap",
-        m1,
-        {"R": one, "S": one, "D": [DELETE_P], "G": [REAP]},
-        "R",
-        **more,
+        "reset path | reset path | delete path | reap", m1, {"R": one, "S": one, "D": [DELETE_P], "G": [REAP]}, "R"
     )
     prefix: Calls = [do.reset_prefix("main")]
-    yield plan(
-        "reset prefix (two paths) | commit | scrub", pq, {"R": prefix, "C": [COMMIT, REAP], "S": [SCRUB]}, "R", **more
-    )
+    yield plan("reset prefix (two paths) | commit | scrub", pq, {"R": prefix, "C": [COMMIT, REAP], "S": [SCRUB]}, "R")
     yield plan(
         "lost reply: reset path | overwrite | commit; reap",
         m1,
         {"R": one, "U": [OVERWRITE], "C": [COMMIT, REAP]},
         lossy="RR",
-        **more,
     )
 
 
 def nothing_changed() -> Iterator[Plan]:
-    more = {"group": "nothing changed"}
-
     def bare() -> Start:
         return same(processed=True)
 
@@ -518,37 +452,17 @@ def nothing_changed() -> Iterator[Plan]:
         return Start().staged("feat", "q", "P0")
 
     yield plan(
-        "nothing to commit | upload | reap",
-        bare,
-        {"C": [COMMIT_2], "U": [UPLOAD_Q], "G": [REAP]},
-        "CU",
-        keeps="U",
-        **more,
+        "nothing to commit | upload | reap", bare, {"C": [COMMIT_2], "U": [UPLOAD_Q], "G": [REAP]}, "CU", keeps="U"
     )
     third: Calls = [do.commit("main", "c3")]
     yield plan(
-        "nothing to commit | commit | upload",
-        bare,
-        {"C": [COMMIT_2], "D": third, "U": [UPLOAD_Q]},
-        "C",
-        keeps="U",
-        **more,
+        "nothing to commit | commit | upload", bare, {"C": [COMMIT_2], "D": third, "U": [UPLOAD_Q]}, "C", keeps="U"
     )
     yield plan(
-        "nothing to commit (held) | reap | reset",
-        held,
-        {"C": [COMMIT_2], "G": [REAP], "R": [RESET]},
-        "CG",
-        refused="C",
-        **more,
+        "nothing to commit (held) | reap | reset", held, {"C": [COMMIT_2], "G": [REAP], "R": [RESET]}, "CG", refused="C"
     )
     yield plan(
-        "nothing to commit (held) | reap | scrub",
-        held,
-        {"C": [COMMIT_2], "G": [REAP], "S": [SCRUB]},
-        "C",
-        refused="C",
-        **more,
+        "nothing to commit (held) | reap | scrub", held, {"C": [COMMIT_2], "G": [REAP], "S": [SCRUB]}, "C", refused="C"
     )
     yield plan(
         "nothing to commit (held) | copy p->feat | reap",
@@ -557,14 +471,9 @@ def nothing_changed() -> Iterator[Plan]:
         "C",
         keeps="K",
         refused="C",
-        **more,
     )
     yield plan(
-        "nothing to commit (held) | overwrite | reap",
-        held,
-        {"C": [COMMIT_2], "U": [OVERWRITE], "G": [REAP]},
-        keeps="U",
-        **more,
+        "nothing to commit (held) | overwrite | reap", held, {"C": [COMMIT_2], "U": [OVERWRITE], "G": [REAP]}, keeps="U"
     )
     copying: Calls = [do.copy("feat", "q", "main", "q")]
     yield plan(
@@ -573,7 +482,6 @@ def nothing_changed() -> Iterator[Plan]:
         {"C": [COMMIT], "K": copying, "R": [RESET_FEAT, REAP]},
         "K",
         keeps="K",
-        **more,
     )
     yield plan(
         "lost reply: nothing to commit | upload | reap",
@@ -581,13 +489,12 @@ def nothing_changed() -> Iterator[Plan]:
         {"C": [COMMIT_2], "U": [UPLOAD_Q], "G": [REAP]},
         lossy="CCU",
         keeps="U",
-        **more,
     )
 
 
 def restores() -> Iterator[Plan]:
     def restored(name: str, tasks: Callable[[Start], Mapping[str, Calls]], crash: str = "", **more: object) -> Plan:
-        return plan(name, grace, tasks, crash, group="restore", **more)
+        return plan(name, grace, tasks, crash, **more)
 
     def back(start: Start) -> Call:
         return do.restore("main", "p", start.addresses["P5"])
@@ -622,7 +529,6 @@ def restores() -> Iterator[Plan]:
         lambda start: {"D": [DELETE_P], "E": [do.restore("main", "z", start.addresses["P0"])], "K": [COPY], "H": hard},
         "D",
         keeps="EK",
-        group="restore",
     )
     yield plan(
         "upload | reset; reap | scrub | restore what it wrote",
@@ -634,7 +540,6 @@ def restores() -> Iterator[Plan]:
             "E": [do.restore("feat", "z", first_address(start, "U"))],
         },
         keeps="E",
-        group="restore",
     )
 
     yield plan(
@@ -653,7 +558,6 @@ def restores() -> Iterator[Plan]:
         },
         keeps="R",
         leaves=True,
-        group="restore",
     )
 
     def staged(start: Start) -> Call:
@@ -664,14 +568,7 @@ def restores() -> Iterator[Plan]:
         ("commit | restore what is staged | reap", {"C": [COMMIT], "G": [REAP]}, "C"),
         ("overwrite | restore what it replaces | hard delete", {"U": [OVERWRITE], "H": [HARD_DELETE]}, "U"),
     ):
-        yield plan(
-            name,
-            m1,
-            lambda start, others=others: {"E": [staged(start)], **others},
-            crash + "E",
-            keeps="E",
-            group="restore",
-        )
+        yield plan(name, m1, lambda start, others=others: {"E": [staged(start)], **others}, crash + "E", keeps="E")
 
     def where_it_is(start: Start) -> Call:
         return do.restore("main", "p", start.addresses["P0"])
@@ -682,21 +579,18 @@ def restores() -> Iterator[Plan]:
         lambda start: {"C": [COMMIT, REAP], "E": [where_it_is(start)]},
         "CE",
         keeps="E",
-        group="restore",
     )
     yield plan(
         "reset | restore where it was | reap | hard delete",
         m1,
         lambda start: {"R": [RESET], "E": [where_it_is(start)], "G": [REAP], "H": hard},
         "RE",
-        group="restore",
     )
     yield plan(
         "commit; reset | restore what is staged | reap; scrub",
         m1,
         lambda start: {"C": [COMMIT, RESET_FEAT], "E": [staged(start)], "G": [REAP, SCRUB]},
         "E",
-        group="restore",
     )
     yield plan(
         "lost reply: reset | restore what is staged | reap",
@@ -704,7 +598,6 @@ def restores() -> Iterator[Plan]:
         lambda start: {"R": [RESET], "E": [staged(start)], "G": [REAP]},
         lossy="RE",
         keeps="E",
-        group="restore",
     )
     yield plan(
         "lost reply: restore what is staged | commit; reap",
@@ -712,7 +605,6 @@ def restores() -> Iterator[Plan]:
         lambda start: {"E": [staged(start)], "C": [COMMIT, REAP]},
         lossy="E",
         keeps="E",
-        group="restore",
     )
     yield restored(
         "lost reply: restore | hard delete | reset; reap",
@@ -722,93 +614,69 @@ def restores() -> Iterator[Plan]:
 
 
 def repository_deletion() -> Iterator[Plan]:
-    more = {"group": "repository deletion"}
     gone: Calls = [do.delete_repository()]
     branch = do.create_branch("late", "main")
-    yield plan("repository deletion | upload | reap", m1, {"D": gone, "U": [UPLOAD_Q], "G": [REAP]}, "DU", **more)
+    yield plan("repository deletion | upload | reap", m1, {"D": gone, "U": [UPLOAD_Q], "G": [REAP]}, "DU")
     and_upload: Calls = [branch, do.upload("late", ("q", "P1"))]
     yield plan(
-        "repository deletion | create branch; upload | reap",
-        m1,
-        {"D": gone, "N": and_upload, "G": [REAP]},
-        "DN",
-        **more,
+        "repository deletion | create branch; upload | reap", m1, {"D": gone, "N": and_upload, "G": [REAP]}, "DN"
     )
-    yield plan("repository deletion | commit | reap", m1, {"D": gone, "C": [COMMIT], "G": [REAP]}, "DC", **more)
-    yield plan("repository deletion | copy main->feat | reap", m1, {"D": gone, "K": [COPY], "G": [REAP]}, "DK", **more)
+    yield plan("repository deletion | commit | reap", m1, {"D": gone, "C": [COMMIT], "G": [REAP]}, "DC")
+    yield plan("repository deletion | copy main->feat | reap", m1, {"D": gone, "K": [COPY], "G": [REAP]}, "DK")
     yield plan(
         "lost reply: repository deletion | create branch | reap",
         m1,
         {"D": gone, "N": [branch], "G": [REAP]},
         lossy="DNN",
-        **more,
     )
 
 
 def readers() -> Iterator[Plan]:
     """What is there all the time is found all the time (rule 12)."""
-    more = {"group": "readers"}
     look: Calls = [do.read("main", "p")]
     listing: Calls = [do.list_all("main", "p")]
-    yield plan("read p | commit; reap", m1, {"L": look, "C": [COMMIT, REAP]}, "C", **more)
-    yield plan("list | commit; reap", m1, {"L": listing, "C": [COMMIT, REAP]}, "C", **more)
-    yield plan("read p | overwrite | hard delete", m1, {"L": look, "U": [OVERWRITE], "H": [HARD_DELETE]}, "U", **more)
-    yield plan("read p | overwrite | commit; reap", m1, {"L": look, "U": [OVERWRITE], "C": [COMMIT, REAP]}, "U", **more)
-    yield plan("list | overwrite | commit; reap", m1, {"L": listing, "U": [OVERWRITE], "C": [COMMIT, REAP]}, **more)
+    yield plan("read p | commit; reap", m1, {"L": look, "C": [COMMIT, REAP]}, "C")
+    yield plan("list | commit; reap", m1, {"L": listing, "C": [COMMIT, REAP]}, "C")
+    yield plan("read p | overwrite | hard delete", m1, {"L": look, "U": [OVERWRITE], "H": [HARD_DELETE]}, "U")
+    yield plan("read p | overwrite | commit; reap", m1, {"L": look, "U": [OVERWRITE], "C": [COMMIT, REAP]}, "U")
+    yield plan("list | overwrite | commit; reap", m1, {"L": listing, "U": [OVERWRITE], "C": [COMMIT, REAP]})
     anew = committed_m1
-    yield plan("read p | overwrite; reset; reap", anew, {"L": look, "U": [OVERWRITE, RESET, REAP]}, "U", **more)
-    yield plan("list | overwrite; reset; reap", anew, {"L": listing, "U": [OVERWRITE, RESET, REAP]}, "U", **more)
+    yield plan("read p | overwrite; reset; reap", anew, {"L": look, "U": [OVERWRITE, RESET, REAP]}, "U")
+    yield plan("list | overwrite; reset; reap", anew, {"L": listing, "U": [OVERWRITE, RESET, REAP]}, "U")
 
 
 def batches() -> Iterator[Plan]:
-    more = {"group": "batches"}
     two_paths: Calls = [do.upload("main", ("p", "P1"), ("q", "P2"))]
     three = do.upload("main", ("q", "P3"))
     deletion: Calls = [do.delete("main", "p", "q")]
     yield plan(
-        "batch: overwrite p and q | commit | reap",
-        pq,
-        {"U": two_paths, "C": [COMMIT], "G": [REAP]},
-        "UC",
-        keeps="U",
-        **more,
+        "batch: overwrite p and q | commit | reap", pq, {"U": two_paths, "C": [COMMIT], "G": [REAP]}, "UC", keeps="U"
     )
     yield plan(
-        "batch: overwrite p and q | commit; reset | reap",
-        pq,
-        {"U": two_paths, "C": [COMMIT, RESET], "G": [REAP]},
-        **more,
+        "batch: overwrite p and q | commit; reset | reap", pq, {"U": two_paths, "C": [COMMIT, RESET], "G": [REAP]}
     )
     yield plan(
         "batch: overwrite p and q | overwrite q | hard delete",
         pq,
         {"U": two_paths, "V": [three], "H": [HARD_DELETE]},
         "UV",
-        **more,
     )
-    yield plan("batch: delete p and q | commit | reap", pq, {"D": deletion, "C": [COMMIT], "G": [REAP]}, "D", **more)
+    yield plan("batch: delete p and q | commit | reap", pq, {"D": deletion, "C": [COMMIT], "G": [REAP]}, "D")
     yield plan(
         "batch: delete p and q | copy p->feat | hard delete",
         pq,
         {"D": deletion, "K": [COPY], "H": [HARD_DELETE]},
         "D",
         keeps="K",
-        **more,
     )
     yield plan(
-        "lost reply: batch: overwrite p and q | reset; reap",
-        pq,
-        {"U": two_paths, "R": [RESET, REAP]},
-        "U",
-        lossy="UU",
-        **more,
+        "lost reply: batch: overwrite p and q | reset; reap", pq, {"U": two_paths, "R": [RESET, REAP]}, "U", lossy="UU"
     )
     yield plan(
         "lost reply: batch: overwrite p and q | overwrite q | hard delete",
         pq,
         {"U": two_paths, "V": [three], "H": [HARD_DELETE]},
         lossy="UUV",
-        **more,
     )
 
 
