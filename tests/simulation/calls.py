@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from refstore.errors import NotFound
-from refstore.operations.copy import Copy
 from refstore.operations.upload import Upload
 from tests.kit import reaping
 from tests.kit.domain import Tools
@@ -35,7 +34,7 @@ class Call:
     """It is no operation with a deadline: barriers do not wait for it."""
 
 
-def _call(name: str, run: Callable[[Tools], object], *promises: Promise) -> Call:
+def call(name: str, run: Callable[[Tools], object], *promises: Promise) -> Call:
     def go(tools: Tools) -> None:
         run(tools)
 
@@ -48,26 +47,21 @@ def upload(branch: str, *items: tuple[str, str]) -> Call:
     name = f"upload {branch} {items}"
     if len(items) == 1:
         ((path, body),) = items
-        return _call(name, lambda tools: tools.repo.upload(branch, path, BODIES[body]), *promises)
+        return call(name, lambda tools: tools.repo.upload(branch, path, BODIES[body]), *promises)
     batch = [Upload(path=path, body=BODIES[body]) for path, body in items]
-    return _call(name, lambda tools: tools.repo.upload_many(branch, batch), *promises)
+    return call(name, lambda tools: tools.repo.upload_many(branch, batch), *promises)
 
 
 def copy(source: str, path: str, branch: str, destination: str) -> Call:
-    return _call(
+    return call(
         f"copy {source[:12]} {path} {branch} {destination}",
         lambda tools: tools.repo.copy(source, path, branch, destination),
         Promise(branch, destination),
     )
 
 
-def copy_many(source: str, branch: str, *pairs: tuple[str, str]) -> Call:
-    copies = [Copy(*pair) for pair in pairs]
-    return _call(f"copy {source} {branch} {pairs}", lambda tools: tools.repo.copy_many(source, branch, copies))
-
-
 def move(branch: str, path: str, destination: str) -> Call:
-    return _call(
+    return call(
         f"move {branch} {path} {destination}",
         lambda tools: tools.repo.move(branch, path, destination),
         Promise(branch, destination),
@@ -75,51 +69,51 @@ def move(branch: str, path: str, destination: str) -> Call:
 
 
 def delete(branch: str, *paths: str) -> Call:
-    return _call(f"delete {branch} {paths}", lambda tools: tools.repo.delete_many(branch, paths))
+    return call(f"delete {branch} {paths}", lambda tools: tools.repo.delete_many(branch, paths))
 
 
 def commit(branch: str, message: str) -> Call:
-    return _call(f"commit {branch} {message}", lambda tools: tools.repo.commit(branch, message))
+    return call(f"commit {branch} {message}", lambda tools: tools.repo.commit(branch, message))
 
 
 def merge(source: str, branch: str) -> Call:
-    return _call(f"merge {source} {branch}", lambda tools: tools.repo.merge(branch, source))
+    return call(f"merge {source} {branch}", lambda tools: tools.repo.merge(branch, source))
 
 
 def revert(branch: str, ref: str) -> Call:
-    return _call(f"revert {branch} {ref[:12]}", lambda tools: tools.repo.revert(branch, ref))
+    return call(f"revert {branch} {ref[:12]}", lambda tools: tools.repo.revert(branch, ref))
 
 
 def cherry_pick(branch: str, ref: str) -> Call:
-    return _call(f"cherry-pick {branch} {ref[:12]}", lambda tools: tools.repo.cherry_pick(branch, ref))
+    return call(f"cherry-pick {branch} {ref[:12]}", lambda tools: tools.repo.cherry_pick(branch, ref))
 
 
 def reset(branch: str) -> Call:
-    return _call(f"reset {branch}", lambda tools: tools.repo.reset(branch))
+    return call(f"reset {branch}", lambda tools: tools.repo.reset(branch))
 
 
 def reset_path(branch: str, path: str) -> Call:
-    return _call(f"reset {branch} {path}", lambda tools: tools.repo.reset(branch, path=path))
+    return call(f"reset {branch} {path}", lambda tools: tools.repo.reset(branch, path=path))
 
 
 def reset_prefix(branch: str, prefix: str = "") -> Call:
-    return _call(f"reset {branch} {prefix}*", lambda tools: tools.repo.reset(branch, prefix=prefix))
+    return call(f"reset {branch} {prefix}*", lambda tools: tools.repo.reset(branch, prefix=prefix))
 
 
 def create_branch(name: str, source: str) -> Call:
-    return _call(f"create {name} {source[:12]}", lambda tools: tools.repo.create_branch(name, source), Promise(name))
+    return call(f"create {name} {source[:12]}", lambda tools: tools.repo.create_branch(name, source), Promise(name))
 
 
 def delete_branch(name: str) -> Call:
-    return _call(f"delete branch {name}", lambda tools: tools.repo.delete_branch(name))
+    return call(f"delete branch {name}", lambda tools: tools.repo.delete_branch(name))
 
 
 def delete_repository() -> Call:
-    return _call("delete repository", lambda tools: tools.lake.delete_repository(tools.repo.name))
+    return call("delete repository", lambda tools: tools.lake.delete_repository(tools.repo.name))
 
 
 def link(branch: str, path: str, token: str) -> Call:
-    return _call(
+    return call(
         f"link {branch} {path}", lambda tools: tools.repo.link(branch, path, token), Promise(branch, path, BODIES["P9"])
     )
 
@@ -132,25 +126,25 @@ def issue_and_link(branch: str, path: str) -> Call:
         tools.ctx.objects.put(issued.address, BODIES["P9"])
         tools.repo.link(branch, path, issued.token)
 
-    return _call(f"issue and link {branch} {path}", run, Promise(branch, path, BODIES["P9"]))
+    return call(f"issue and link {branch} {path}", run, Promise(branch, path, BODIES["P9"]))
 
 
 def restore(branch: str, path: str, address: str) -> Call:
-    return _call(
+    return call(
         f"restore {branch} {path}", lambda tools: tools.repo.restore(branch, address, path), Promise(branch, path)
     )
 
 
 def create_tag(name: str, ref: str) -> Call:
-    return _call(f"tag {name} {ref[:12]}", lambda tools: tools.repo.create_tag(name, ref))
+    return call(f"tag {name} {ref[:12]}", lambda tools: tools.repo.create_tag(name, ref))
 
 
 def delete_tag(name: str) -> Call:
-    return _call(f"delete tag {name}", lambda tools: tools.repo.delete_tag(name))
+    return call(f"delete tag {name}", lambda tools: tools.repo.delete_tag(name))
 
 
 def unmark(which: str) -> Call:
-    return _call(f"unmark {which[:30]}", lambda tools: tools.repo.unmark(which))
+    return call(f"unmark {which[:30]}", lambda tools: tools.repo.unmark(which))
 
 
 def read(ref: str, path: str) -> Call:
@@ -162,7 +156,7 @@ def read(ref: str, path: str) -> Call:
         except NotFound as error:
             raise AssertionError(f"{path!r} was there all the time and was not found") from error
 
-    return _call(f"read {ref} {path}", run)
+    return call(f"read {ref} {path}", run)
 
 
 def list_all(ref: str, *paths: str) -> Call:
@@ -172,12 +166,12 @@ def list_all(ref: str, *paths: str) -> Call:
         shown = [listed.path for listed in tools.repo.list(ref)]
         assert set(paths) <= set(shown), f"{paths} were there all the time and the listing shows {shown}"
 
-    return _call(f"list {ref}", run)
+    return call(f"list {ref}", run)
 
 
 def set_clock(wall_ms: int, *, waits: bool) -> Call:
     """The clock goes on: at any moment, or, by more than the longest operation takes, while none is under way."""
-    return _call(f"clock {wall_ms}", lambda tools: tools.stores.set_clock(wall_ms, waits=waits))
+    return call(f"clock {wall_ms}", lambda tools: tools.stores.set_clock(wall_ms, waits=waits))
 
 
 REAP = Call(reaping.reap())

@@ -11,6 +11,7 @@ from tests.simulation.loss_mutants import lost_writes
 from tests.simulation.multipart_mutants import uploads_in_parts
 from tests.simulation.planting import Edit, Mutant
 from tests.simulation.purge_mutants import purged
+from tests.simulation.race_mutants import races
 
 PLACING = "refstore.operations.stage_entries"
 REFERENCES = "refstore.versioning.references:References"
@@ -328,6 +329,7 @@ def mutants() -> Iterator[Mutant]:
     yield from purged()
     yield from uploads_in_parts()
     yield from lost_writes()
+    yield from races()
 
 
 def marks() -> Iterator[Mutant]:

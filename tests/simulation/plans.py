@@ -26,7 +26,7 @@ from tests.simulation.calls import (
     Call,
     stages_of,
 )
-from tests.simulation.promises import Promised
+from tests.simulation.promises import Judge, Promised
 from tests.simulation.worlds import Start
 
 Calls = Sequence[Call]
@@ -80,6 +80,10 @@ class Plan:
     """Labels whose calls are always refused here, as they should be."""
     shards: tuple[str, ...] = ()
     """The parts of the KV that may lose writes apart from each other (`tests/kit/losing.py`)."""
+    judge: Judge | None = None
+    """Judges besides the promises."""
+    remembers: str = ""
+    """Further labels of which the judge sees the outcomes."""
     ahead_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     """Clocks of single tasks, if not that of the scenario or of the reaper."""
 
@@ -118,11 +122,12 @@ class Plan:
                     once=self.once,
                     accepted=self.accepted,
                     nothing_marked=self.nothing_marked,
+                    judge=self.judge,
                 )
             )
-            if kept or somewhere or self.once or self.accepted or self.nothing_marked
+            if kept or somewhere or self.once or self.accepted or self.nothing_marked or self.judge
             else None,
-            remembers=frozenset(self.keeps + self.somewhere + self.once + self.accepted),
+            remembers=frozenset(self.keeps + self.somewhere + self.once + self.accepted + self.remembers),
         )
 
     def _clock_ms(self, label: str, given: Calls, wall_ms: int) -> int | None:

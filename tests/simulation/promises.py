@@ -4,7 +4,7 @@ to one only.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from refstore.kv.base import Key
 from tests.kit.domain import contents_of
@@ -13,6 +13,8 @@ from tests.kit.steps import Interned, body_of
 from tests.simulation.calls import Promise
 
 Outcomes = Mapping[str, tuple[Hashable, ...]]
+Judge = Callable[[Outcomes, Mapping[int, int], Interned], str | None]
+"""Returns what is wrong with how the tasks of a plan ended, and with what the stores have then."""
 
 
 class Promised:
@@ -32,6 +34,7 @@ class Promised:
         once: str = "",
         accepted: str = "",
         nothing_marked: bool = False,
+        judge: Judge | None = None,
     ) -> None:
         self._repo = repo
         self._private = private
@@ -40,8 +43,11 @@ class Promised:
         self._once = once
         self._accepted = accepted
         self._nothing_marked = nothing_marked
+        self._judge = judge
 
     def __call__(self, outcomes: Outcomes, store: Mapping[int, int], names: Interned) -> str | None:
+        if self._judge is not None and (why := self._judge(outcomes, store, names)):
+            return why
         contents, blobs = contents_of(store, names)
         if self._nothing_marked:
             marked = {key.name for key in contents if key.partition == f"{self._repo}/marks"}

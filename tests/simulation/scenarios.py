@@ -47,6 +47,7 @@ from tests.simulation.purge_scenarios import (
     restores_of_contents,
     uploads_again,
 )
+from tests.simulation.race_scenarios import races
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, times
 from tests.simulation.worlds import (
     Start,
@@ -708,5 +709,6 @@ def every() -> Iterator[Plan]:
         restores_of_contents,
         purges_and_collections,
         losses,
+        races,
     ):
         yield from group()
