@@ -99,15 +99,13 @@ def purges_of_all() -> Iterator[Plan]:
     )
 
 
-def uploads_again() -> Iterator[Plan]:
+def purges_and_others() -> Iterator[Plan]:
+    """While the original is uploaded again, a content is restored, or the offline job lets another commit go."""
     yield plan(
         "purge; the original again | end of backups",
         old_appended,
         lambda start: {"P": [purge(start), upload_again("P0")], "X": [END_BACKUPS]},
     )
-
-
-def restores_of_contents() -> Iterator[Plan]:
     yield plan(
         "purge; end of backups | restore of the content",
         m1,
@@ -119,10 +117,6 @@ def restores_of_contents() -> Iterator[Plan]:
         "P",
         refused="E",
     )
-
-
-def purges_and_collections() -> Iterator[Plan]:
-    """Of what a commit names that stays, while another one goes."""
     yield plan(
         "purge | gc", old, lambda start: {"P": [purge(start, body="P1")], "X": [collect(start.commits["c0"])]}, "PX"
     )

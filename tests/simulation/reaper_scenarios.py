@@ -46,9 +46,8 @@ def registry_markers_hints() -> Iterator[Plan]:
         {"R": [RESET], "D": [do.delete("feat", "q")], "G": [REAP]},
         "RD",
     )
-    reaping: Mapping[str, Calls] = {"G": [REAP], "H": [REAP]}
-    yield plan("reap | reap | scrub", lambda: after_reset(m1()), {**reaping, "S": [SCRUB]}, "G")
-    yield plan("lost reply: reap | reap after reset", lambda: after_reset(m1()), reaping, "G", lossy="GGH")
+    reaping: Mapping[str, Calls] = {"G": [REAP], "H": [REAP], "S": [SCRUB]}
+    yield plan("reap | reap | scrub", lambda: after_reset(m1()), reaping, "G")
     yield plan("markers: commit | reset", m1, {"C": [COMMIT], "R": [RESET]}, "CR")
     yield plan("markers: commit | reap | reap", m1, {"C": [COMMIT], "G": [REAP], "H": [REAP]})
     yield plan(

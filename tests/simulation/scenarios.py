@@ -40,13 +40,7 @@ from tests.simulation.loss_scenarios import losses
 from tests.simulation.multipart_scenarios import uploads_in_parts
 from tests.simulation.offline_scenarios import collections, complete, marks
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
-from tests.simulation.purge_scenarios import (
-    purges,
-    purges_and_collections,
-    purges_of_all,
-    restores_of_contents,
-    uploads_again,
-)
+from tests.simulation.purge_scenarios import purges, purges_and_others, purges_of_all
 from tests.simulation.race_scenarios import races
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, times
 from tests.simulation.worlds import (
@@ -84,7 +78,7 @@ def foretold(start: Start, label: str, given: Calls) -> CommitId:
     return CommitId(made)
 
 
-def first_28() -> Iterator[Plan]:
+def first() -> Iterator[Plan]:
     yield plan("upload | reset | reap", m1, {"U": [UPLOAD_Q], "R": [RESET], "G": [REAP]}, "U")
     yield plan("overwrite | commit | reap", m1, {"U": [OVERWRITE], "C": [COMMIT], "G": [REAP]}, "UC", keeps="U")
     yield plan("overwrite | commit+reset | reap", m1, {"U": [OVERWRITE], "C": [COMMIT, RESET], "G": [REAP]}, "C")
@@ -106,14 +100,7 @@ def first_28() -> Iterator[Plan]:
     )
     yield plan("move p->q | commit | reap", m1, {"M": [MOVE], "C": [COMMIT], "G": [REAP]}, "M", keeps="M")
     yield plan("move p->q | commit; reset | reap", m1, {"M": [MOVE], "C": [COMMIT, RESET], "G": [REAP]})
-    to_r = do.move("main", "p", "r")
-    yield plan(
-        "move p->q | move p->r | hard delete", m1, {"M": [MOVE], "N": [to_r], "H": [HARD_DELETE]}, "M", keeps="MN"
-    )
     yield plan("move p->q | delete p | reap", m1, {"M": [MOVE], "D": [DELETE_P], "G": [REAP]}, "MD", keeps="M")
-    yield plan(
-        "overwrite | overwrite | hard delete", m1, {"U": [OVERWRITE], "V": [OVERWRITE_2], "H": [HARD_DELETE]}, "U"
-    )
     yield plan(
         "overwrite | copy p->feat | hard delete",
         m1,
@@ -122,7 +109,6 @@ def first_28() -> Iterator[Plan]:
         keeps="UK",
     )
     yield plan("commit | commit | reap", m1, {"C": [COMMIT], "D": [COMMIT_2], "G": [REAP]}, "C")
-    yield plan("commit | reset | reap", m1, {"C": [COMMIT], "R": [RESET], "G": [REAP]}, "CR")
     yield plan("commit | scrub | reap", m1, {"C": [COMMIT], "S": [SCRUB], "G": [REAP]}, "CG")
     yield plan(
         "upload; crash | commit | scrub (safety only)",
@@ -638,7 +624,6 @@ def readers() -> Iterator[Plan]:
     listing: Calls = [do.list_all("main", "p")]
     yield plan("read p | commit; reap", m1, {"L": look, "C": [COMMIT, REAP]}, "C")
     yield plan("list | commit; reap", m1, {"L": listing, "C": [COMMIT, REAP]}, "C")
-    yield plan("read p | overwrite | hard delete", m1, {"L": look, "U": [OVERWRITE], "H": [HARD_DELETE]}, "U")
     yield plan("read p | overwrite | commit; reap", m1, {"L": look, "U": [OVERWRITE], "C": [COMMIT, REAP]}, "U")
     yield plan("list | overwrite | commit; reap", m1, {"L": listing, "U": [OVERWRITE], "C": [COMMIT, REAP]})
     anew = committed_m1
@@ -683,7 +668,7 @@ def batches() -> Iterator[Plan]:
 
 def every() -> Iterator[Plan]:
     for group in (
-        first_28,
+        first,
         collections,
         complete,
         marks,
@@ -704,10 +689,8 @@ def every() -> Iterator[Plan]:
         uploads_in_parts,
         batches,
         purges,
-        uploads_again,
         purges_of_all,
-        restores_of_contents,
-        purges_and_collections,
+        purges_and_others,
         losses,
         races,
     ):
