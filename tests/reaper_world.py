@@ -4,7 +4,7 @@ reaper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -14,11 +14,11 @@ from refstore.core.ids import Address
 from refstore.core.safety import Safety
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result, Server
+from refstore.kv.base import ABSENT, KV, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery.fence import DryRunFence
 from refstore.lake import Lake
-from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
+from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.memory import MemoryObjects
 from refstore.records import keys
 from refstore.records.encoding import decode
@@ -32,6 +32,7 @@ from refstore_reaper.daemon import Reaper
 from refstore_reaper.pass_summary import PassSummary
 from refstore_reaper.throttle import Throttle
 from tests.kit.clock import FakeClock
+from tests.kit.forwarding import ForwardingKV, ForwardingObjects, T
 
 GRACE_SECONDS = 3600
 SCRUB_AFTER_SECONDS = 7200
@@ -46,7 +47,7 @@ class Crash(Exception):
 
 
 @dataclass
-class WatchedKV(KV):
+class WatchedKV(ForwardingKV):
     """`before` and `behind` see each single operation; what they raise is raised."""
 
     inner: KV = field(default_factory=MemoryKV)
@@ -67,23 +68,9 @@ class WatchedKV(KV):
                 self.behind(op)
         return results
 
-    def scan(
-        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
-    ) -> list[tuple[str, bytes]]:
+    def call(self, perform: Callable[[], T]) -> T:
         self.check()
-        return self.inner.scan(partition, prefix=prefix, after=after, limit=limit)
-
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self.check()
-        self.inner.delete_range(partition, first, last)
-
-    def count(self, partition: str, *, limit: int) -> int:
-        self.check()
-        return self.inner.count(partition, limit=limit)
-
-    def servers(self) -> list[Server]:
-        self.check()
-        return self.inner.servers()
+        return perform()
 
     def check(self) -> None:
         if self.down:
@@ -106,7 +93,7 @@ class WatchedKV(KV):
 
 
 @dataclass
-class WatchedObjects(ObjectStore):
+class WatchedObjects(ForwardingObjects):
     inner: ObjectStore
     refuses: set[str] = field(default_factory=set)
     """Keys that the store will not delete."""
@@ -117,23 +104,9 @@ class WatchedObjects(ObjectStore):
     asked: int = 0
     """How many calls there were, those that found it down among them."""
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+    def call(self, perform: Callable[[], T]) -> T:
         self.check()
-        return self.inner.put(key, body, if_absent=if_absent)
-
-    def get(
-        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
-    ) -> Iterator[bytes]:
-        self.check()
-        return self.inner.get(key, start=start, end=end, size_bytes=size_bytes)
-
-    def head(self, key: str) -> ObjectInfo:
-        self.check()
-        return self.inner.head(key)
-
-    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
-        self.check()
-        return self.inner.list(prefix, after=after, before=before)
+        return perform()
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         self.check()
@@ -147,16 +120,6 @@ class WatchedObjects(ObjectStore):
             done.missing_keys,
             tuple((key, "planted: refused") for key in keys if key in self.refuses),
         )
-
-    def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        raise NotImplementedError
-
-    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
-        raise NotImplementedError
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
     def check(self) -> None:
         self.asked += 1

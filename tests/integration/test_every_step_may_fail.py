@@ -25,16 +25,17 @@ from refstore.errors import (
     ObjectsUnavailable,
     Unavailable,
 )
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
+from refstore.kv.base import KV, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
-from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
+from refstore.objects.base import ObjectInfo, ObjectStore
 from refstore.objects.memory import MemoryObjects
 from refstore.operations.upload import IssuedAddress, Upload
 from refstore.records import keys
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
+from tests.kit.forwarding import ForwardingKV, ForwardingObjects, T
 from tests.reaping import delete_due, release_all, scrub_all
 
 
@@ -47,88 +48,45 @@ class Plan:
     steps: int = 0
     for_good: bool = False
 
-    def before(self) -> bool:
-        """Whether the step that begins now fails without landing; counts it."""
+    def make(self, perform: Callable[[], T], error: type[Unavailable]) -> T:
+        """Make a step, unless it is the one that fails."""
         self.steps += 1
-        return self._hit() and not self.landed
-
-    def behind(self) -> bool:
-        return self._hit() and self.landed
+        if self._hit() and not self.landed:
+            raise error("planted: the request did not arrive")
+        result = perform()
+        if self._hit():
+            raise error("planted: the reply was lost")
+        return result
 
     def _hit(self) -> bool:
         return 0 <= self.at < self.steps if self.for_good else self.steps - 1 == self.at
 
 
 @dataclass
-class FailingKV(KV):
+class FailingKV(ForwardingKV):
     inner: KV
     plan: Plan = field(default_factory=Plan)
 
-    def _step(self, perform: Callable[[], object]) -> object:
-        if self.plan.before():
-            raise KVUnavailable("planted: the request did not arrive")
-        result = perform()
-        if self.plan.behind():
-            raise KVUnavailable("planted: the reply was lost")
-        return result
+    def call(self, perform: Callable[[], T]) -> T:
+        return self.plan.make(perform, KVUnavailable)
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
-        return [self._step(lambda op=op: self.inner.execute((op,)))[0] for op in ops]
-
-    def scan(
-        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
-    ) -> list[tuple[str, bytes]]:
-        return self._step(lambda: self.inner.scan(partition, prefix=prefix, after=after, limit=limit))
-
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._step(lambda: self.inner.delete_range(partition, first, last))
+        return [self.call(lambda op=op: self.inner.execute((op,)))[0] for op in ops]
 
     def count(self, partition: str, *, limit: int) -> int:
         return self.inner.count(partition, limit=limit)
 
-    def servers(self) -> list[Server]:
-        return self._step(self.inner.servers)
-
 
 @dataclass
-class FailingObjects(ObjectStore):
+class FailingObjects(ForwardingObjects):
     inner: ObjectStore
     plan: Plan = field(default_factory=Plan)
 
-    def _step(self, perform: Callable[[], object]) -> object:
-        if self.plan.before():
-            raise ObjectsUnavailable("planted: the request did not arrive")
-        result = perform()
-        if self.plan.behind():
-            raise ObjectsUnavailable("planted: the reply was lost")
-        return result
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
-        return self._step(lambda: self.inner.put(key, body, if_absent=if_absent))
-
-    def get(
-        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
-    ) -> Iterator[bytes]:
-        return self._step(lambda: self.inner.get(key, start=start, end=end, size_bytes=size_bytes))
-
-    def head(self, key: str) -> ObjectInfo:
-        return self._step(lambda: self.inner.head(key))
+    def call(self, perform: Callable[[], T]) -> T:
+        return self.plan.make(perform, ObjectsUnavailable)
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         return self.inner.list(prefix, after=after, before=before)
-
-    def delete_many(self, keys: Sequence[str]) -> DeleteResult:
-        return self._step(lambda: self.inner.delete_many(keys))
-
-    def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        raise NotImplementedError
-
-    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
-        raise NotImplementedError
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
 
 class World:

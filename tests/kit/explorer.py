@@ -359,12 +359,6 @@ class Explorer:
                     )
         return found
 
-    def _is_under_way(self, locals_: Sequence[Local], waiting: Local) -> bool:
-        """Whether an operation that is bounded has begun and is not over."""
-        return any(
-            other.begun and not other.over and other is not waiting and self._bounded[other.task] for other in locals_
-        )
-
     def find_alone(self, store: dict[int, int], running: Sequence[Local]) -> Local | None:
         """A task whose next steps commute with whatever the others may do before them, if there is one."""
         footprints = self.program.footprints

@@ -8,15 +8,16 @@ done), and a batch was cut off in the middle. All are told as the drivers tell t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from refstore.core.clock import Clock
 from refstore.errors import InvalidSettings, KVUnavailable, ObjectsUnavailable
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
+from refstore.kv.base import KV, Op, Result
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
+from tests.kit.forwarding import ForwardingKV, ForwardingObjects, T
 
 _REFUSED: Final = "injected: the request was lost"
 _LOST: Final = "injected: the reply was lost"
@@ -64,11 +65,11 @@ class _Dice:
         return self._random.randrange(of) if of else 0
 
 
-class FaultyKV(KV):
+class FaultyKV(ForwardingKV):
     """`injected` counts the faults. Goes below `Retrying`, where drivers fail."""
 
     def __init__(self, kv: KV, faults: Faults, random: Random, clock: Clock) -> None:
-        self._kv = kv
+        self.inner = kv
         self._dice = _Dice(faults, random, clock)
 
     @property
@@ -80,34 +81,31 @@ class FaultyKV(KV):
         if fault == "request":
             raise KVUnavailable(_REFUSED)
         if fault == "cut":
-            self._kv.execute(list(ops)[: self._dice.part(len(ops))])
+            self.inner.execute(list(ops)[: self._dice.part(len(ops))])
             raise KVUnavailable("injected: the batch was cut off")
-        results = self._kv.execute(ops)
+        results = self.inner.execute(ops)
         if fault:
             raise KVUnavailable(_LOST)
         return results
 
-    def scan(
-        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
-    ) -> list[tuple[str, bytes]]:
-        self._read()
-        return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        fault = self._dice.roll()
+        if fault == "request":
+            raise KVUnavailable(_REFUSED)
+        self.inner.delete_range(partition, first, last)
+        if fault:
+            raise KVUnavailable(_LOST)
 
-    def servers(self) -> list[Server]:
-        self._read()
-        return self._kv.servers()
-
-    def close(self) -> None:
-        self._kv.close()
-
-    def _read(self) -> None:
+    def call(self, perform: Callable[[], T]) -> T:
+        """Read."""
         if self._dice.roll():
             raise KVUnavailable(_REFUSED)
+        return perform()
 
 
-class FaultyObjects(ObjectStore):
+class FaultyObjects(ForwardingObjects):
     def __init__(self, objects: ObjectStore, faults: Faults, random: Random, clock: Clock) -> None:
-        self._objects = objects
+        self.inner = objects
         self._dice = _Dice(faults, random, clock)
 
     @property
@@ -118,32 +116,14 @@ class FaultyObjects(ObjectStore):
         """Make these faults from now on."""
         self._dice.faults = faults
 
-    @property
-    def url(self) -> str:
-        return self._objects.url
-
-    @property
-    def conditional_put(self) -> bool:
-        return self._objects.conditional_put
-
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         fault = self._dice.roll()
         if fault in ("request", "cut"):
             raise ObjectsUnavailable(_REFUSED)
-        done = self._objects.put(key, body, if_absent=if_absent)
+        done = self.inner.put(key, body, if_absent=if_absent)
         if fault:
             raise ObjectsUnavailable(_LOST)
         return done
-
-    def get(
-        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
-    ) -> Iterator[bytes]:
-        self._read()
-        return self._objects.get(key, start=start, end=end, size_bytes=size_bytes)
-
-    def head(self, key: str) -> ObjectInfo:
-        self._read()
-        return self._objects.head(key)
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         """Breaks off in the middle rather than at the start: whoever reads it must not take that for its end."""
@@ -158,7 +138,7 @@ class FaultyObjects(ObjectStore):
             raise ObjectsUnavailable("injected: the listing broke off")
 
     def _list_now(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        return self._objects.list(prefix, after=after)
+        return self.inner.list(prefix, after=after)
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         """A batch that is cut off says so key by key, as a store does."""
@@ -167,27 +147,20 @@ class FaultyObjects(ObjectStore):
             raise ObjectsUnavailable(_REFUSED)
         if fault == "cut":
             at = self._dice.part(len(keys))
-            done = self._objects.delete_many(keys[:at])
+            done = self.inner.delete_many(keys[:at])
             return DeleteResult(
                 done.deleted_keys, done.missing_keys, (*done.failed_keys, *((key, "injected") for key in keys[at:]))
             )
-        done = self._objects.delete_many(keys)
+        done = self.inner.delete_many(keys)
         if fault:
             raise ObjectsUnavailable(_LOST)
         return done
 
-    def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        return self._objects.presign_get(key, expires_seconds=expires_seconds)
-
-    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
-        return self._objects.presign_put(key, expires_seconds=expires_seconds, if_absent=if_absent)
-
-    def close(self) -> None:
-        self._objects.close()
-
-    def _read(self) -> None:
+    def call(self, perform: Callable[[], T]) -> T:
+        """Read."""
         if self._dice.roll():
             raise ObjectsUnavailable(_REFUSED)
+        return perform()
 
 
 class StaleObjects(FaultyObjects):
@@ -207,7 +180,7 @@ class StaleObjects(FaultyObjects):
 
     def remember(self) -> None:
         """From here on some pages show what there is at this moment."""
-        self._then = {info.key: info for info in self._objects.list()}
+        self._then = {info.key: info for info in self.inner.list()}
 
     def forget(self) -> None:
         """From here on all pages are as of now again."""

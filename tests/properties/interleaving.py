@@ -7,15 +7,16 @@ over before each step; `choices` says who goes next. So a failing run repeats to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
+from refstore.kv.base import KV, Op, Result
+from refstore.objects.base import DeleteResult, ObjectStore
+from tests.kit.forwarding import ForwardingKV, ForwardingObjects, T
 
 
 class Crash(BaseException):
@@ -45,87 +46,43 @@ class Stepper:
         me.parent.switch()
 
 
-class SteppedKV(KV):
+class SteppedKV(ForwardingKV):
     def __init__(self, kv: KV, stepper: Stepper) -> None:
-        self._kv = kv
+        self.inner = kv
         self._stepper = stepper
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         if not self._stepper.running:
-            return self._kv.execute(ops)
+            return self.inner.execute(ops)
         results: list[Result] = []
         for op in ops:
             self._stepper.step()
-            results += self._kv.execute((op,))
+            results += self.inner.execute((op,))
         return results
 
-    def scan(
-        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
-    ) -> list[tuple[str, bytes]]:
+    def call(self, perform: Callable[[], T]) -> T:
         self._stepper.step()
-        return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
-
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._stepper.step()
-        self._kv.delete_range(partition, first, last)
-
-    def count(self, partition: str, *, limit: int) -> int:
-        self._stepper.step()
-        return self._kv.count(partition, limit=limit)
-
-    def servers(self) -> list[Server]:
-        self._stepper.step()
-        return self._kv.servers()
-
-    def close(self) -> None:
-        self._kv.close()
+        return perform()
 
 
-class SteppedObjects(ObjectStore):
+class SteppedObjects(ForwardingObjects):
     def __init__(self, objects: ObjectStore, stepper: Stepper) -> None:
-        self._objects = objects
+        self.inner = objects
         self._stepper = stepper
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+    def call(self, perform: Callable[[], T]) -> T:
         self._stepper.step()
-        return self._objects.put(key, body, if_absent=if_absent)
-
-    def get(
-        self, key: str, *, start: int = 0, end: int | None = None, size_bytes: int | None = None
-    ) -> Iterator[bytes]:
-        self._stepper.step()
-        return self._objects.get(key, start=start, end=end, size_bytes=size_bytes)
-
-    def head(self, key: str) -> ObjectInfo:
-        self._stepper.step()
-        return self._objects.head(key)
-
-    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
-        self._stepper.step()
-        return self._objects.list(prefix, after=after, before=before)
+        return perform()
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         deleted: list[str] = []
         missing: list[str] = []
         for key in keys:
             self._stepper.step()
-            done = self._objects.delete_many((key,))
+            done = self.inner.delete_many((key,))
             deleted += done.deleted_keys
             missing += done.missing_keys
         return DeleteResult(tuple(deleted), tuple(missing), ())
-
-    def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        return self._objects.presign_get(key, expires_seconds=expires_seconds)
-
-    def presign_put(self, key: str, *, expires_seconds: int, if_absent: bool = False) -> str:
-        return self._objects.presign_put(key, expires_seconds=expires_seconds, if_absent=if_absent)
-
-    @property
-    def url(self) -> str:
-        return self._objects.url
-
-    def close(self) -> None:
-        self._objects.close()
 
 
 @dataclass(frozen=True, slots=True)

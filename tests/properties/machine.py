@@ -17,15 +17,13 @@ from typing import Any
 import pytest
 from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from refstore.core.ids import is_own
 from refstore.core.safety import Safety
 from refstore.errors import (
     AlreadyExists,
-    BranchNotFound,
     Conflict,
-    Contention,
     Gone,
     InvalidPath,
     MergeConflict,
@@ -246,10 +244,7 @@ class Machine(RuleBasedStateMachine):
             world[branch] = Branch(world[branch].view())
             return changed
 
-        def unsealed(world: World) -> Iterable[World]:
-            return ()
-
-        return Step(f"commit {branch}", branch, call, effect, unsealed)
+        return Step(f"commit {branch}", branch, call, effect)
 
     def _reset(self, branch: str) -> Step:
         def effect(world: World) -> bool:
@@ -296,17 +291,6 @@ class Machine(RuleBasedStateMachine):
             return branch != "main" and world.pop(branch, None) is not None
 
         return Step(f"delete branch {branch}", branch, lambda: self.repo.delete_branch(branch), effect)
-
-    def _merge(self, source: str, branch: str) -> Step:
-        """Only its failures and its being whole or not are modelled; what it comes to is read back and taken over."""
-
-        def call() -> None:
-            self.repo.merge(branch, source, strategy="source-wins")
-
-        def effect(world: World) -> bool:
-            return source in world and branch in world
-
-        return Step(f"merge {source} into {branch}", branch, call, effect)
 
     def _reap(self) -> Step:
         def call() -> None:
@@ -641,6 +625,3 @@ class Machine(RuleBasedStateMachine):
         record = self.repo.get_branch(branch)
         partitions = [keys.staging(self.repo.context.repo, token) for token in record.live_tokens]
         return sorted({path for partition in partitions for path, _ in self.kv.scan_all(partition)})
-
-
-__all__ = ["BranchNotFound", "Contention", "Machine", "ObjectNotFound", "precondition"]

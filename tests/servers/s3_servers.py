@@ -162,16 +162,6 @@ def real_s3(request: pytest.FixtureRequest) -> S3Server:
 
 
 @pytest.fixture
-def rgw_url(rgw_server: S3Server) -> str:
-    return rgw_server.url()
-
-
-@pytest.fixture
-def rclone_s3_url(rclone_s3_server: S3Server) -> str:
-    return rclone_s3_server.url()
-
-
-@pytest.fixture
 def moto_s3_url(moto_s3_server: S3Server) -> str:
     return moto_s3_server.url()
 
