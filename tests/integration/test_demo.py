@@ -28,7 +28,7 @@ from refstore.operations import multipart
 from refstore.records import keys
 from refstore.service.access_keys import scan_keys
 from tests.durations import MAIN_JOB
-from tests.kit import independent_audit
+from tests.kit.independent_audit import audit_repository
 from tests.servers.redis_servers import RedisServer, until
 from tests.servers.s3_servers import RcloneS3
 from tests.servers.s3_servers import environment as s3_environment
@@ -69,10 +69,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
 
 def check(repo: Repository) -> None:
     """The tests' own audit, which shares no reading code with the product, finds nothing either."""
-    ctx = repo.context
-    seen = independent_audit.audit(
-        ctx.kv, ctx.objects, ctx.repo, now_ms=ctx.clock.now_ms(), grace_seconds=ctx.grace_seconds
-    )
+    seen = audit_repository(repo, grace_seconds=repo.context.grace_seconds)
     assert seen.ok, seen.findings()
     assert (seen.issued, seen.in_grace, seen.deleting) == (0, 0, 0)
 

@@ -13,14 +13,12 @@ from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.lake import Lake
-from refstore.operations.commit_references import process_committed
 from refstore.operations.log_and_diff import CommitLifetime
 from refstore.records import keys
-from refstore.repository import Repository
-from refstore_reaper import reference_release
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
-from tests.kit.independent_audit import audit
+from tests.kit.independent_audit import audit_repository
+from tests.reaping import release_all
 
 LATER_MS = 1_900_000_000_000
 
@@ -31,16 +29,6 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
     url = f"sqlite:///{tmp_path}/kv.db" if request.param == "sqlite" else request.getfixturevalue(request.param)
     with Lake(open_kv(url, clock=clock), f"file://{tmp_path}/objects", clock=clock) as opened:
         yield opened
-
-
-def reap(repo: Repository) -> None:
-    ctx = repo.context
-    reference_release.publish_markers(ctx)
-    markers = ctx.markers
-    for commit, committed in list(markers.scan_committed()):
-        process_committed(ctx, commit, committed)
-    for token, deleted in list(markers.scan_deleted()):
-        list(reference_release.process_deleted(ctx, token, deleted))
 
 
 def test_a_night(lake: Lake) -> None:
@@ -56,7 +44,7 @@ def test_a_night(lake: Lake) -> None:
     repo.upload("main", "now", b"3")
     repo.commit("main", "third")
     repo.copy(first, "only-first", "main", "kept")
-    reap(repo)
+    release_all(repo)
 
     monday, of_monday = collecting.mark(ctx, [first])
     own = repo.stat(first, "nowhere-else").address
@@ -89,5 +77,5 @@ def test_a_night(lake: Lake) -> None:
     with pytest.raises(Gone, match="by mark"):
         repo.read(second, "shared")
     assert repo.read("main", "moved") == b"2"
-    found = audit(lake.kv, ctx.objects, ctx.repo, now_ms=lake.clock.now_ms())
+    found = audit_repository(repo)
     assert found.ok, found.findings()

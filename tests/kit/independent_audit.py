@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from refstore.errors import ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Key
 from refstore.objects.base import ObjectStore
+from refstore.repository import Repository
 
 ENTRY, TOMBSTONE = 1, 2
 LISTED, EMPTIED, ISSUED, DELETING = 10, 11, 12, 13
@@ -134,6 +135,12 @@ def audit(
 ) -> Audit:
     """Audit a whole repository, which must be at rest. `grace_seconds`: the grace window of the reaper."""
     return _Auditor(kv, objects, repo_id, now_ms, grace_seconds, shards).run()
+
+
+def audit_repository(repo: Repository, *, grace_seconds: float = 0.0) -> Audit:
+    """Audit a repository in its lake, at its clock's time."""
+    ctx = repo.context
+    return audit(ctx.kv, ctx.objects, ctx.repo, now_ms=ctx.clock.now_ms(), grace_seconds=grace_seconds)
 
 
 class _Auditor:

@@ -15,10 +15,11 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from examples.demo.short_durations import SAFETY
+from refstore.core.safety import Safety
 from refstore.errors import Corrupt, RefstoreError
 from refstore.lake import Lake
 from refstore.operations.upload import Upload
@@ -201,11 +202,13 @@ class Client:
         self.op("shared restore", restore)
 
 
-def work(make: Callable[[Repository, str, int, int], Client] = Client) -> None:
+def run_client(
+    arguments: Sequence[str], make: Callable[[Repository, str, int, int], Client] = Client, safety: Safety = SAFETY
+) -> None:
     """Make a client as the command line says, and let it work until it is killed."""
-    kv, objects, repo_name, name, seed, ledger = sys.argv[1:]
+    kv, objects, repo_name, name, seed, ledger = arguments
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with Lake.open(kv, objects, safety=SAFETY) as lake:
+    with Lake.open(kv, objects, safety=safety) as lake:
         while True:
             try:
                 repo = lake.repository(repo_name)
@@ -217,4 +220,4 @@ def work(make: Callable[[Repository, str, int, int], Client] = Client) -> None:
 
 
 if __name__ == "__main__":
-    work()
+    run_client(sys.argv[1:])

@@ -11,25 +11,22 @@ run came to, a line of JSON each. `BLIND` plants a fault: the look does not see 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from refstore.errors import RefstoreError
-from refstore.lake import Lake
 from tests.durations import AT_ONCE_WITHOUT_GRACE, COLLECTOR, unchecked_lake
-from tests.soak.client import Client
+from tests.soak.client import Client, run_client
 
 PAUSE_SECONDS = 0.1
 """Clients that never rest leave the collector no processor, and it never comes to the step in which it is killed."""
 
 
-def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) -> None:
-    file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with Lake.open(kv, objects, safety=COLLECTOR) as lake:
-        Client(lake.repository(repo), name, int(seed), file, pause_seconds=PAUSE_SECONDS).run()
+def client(*arguments: str) -> None:
+    run_client(arguments, partial(Client, pause_seconds=PAUSE_SECONDS), COLLECTOR)
 
 
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:

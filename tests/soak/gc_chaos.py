@@ -1,8 +1,6 @@
 """The offline job, two reapers and clients at once, as processes over real servers; a collector is killed in the
 middle; then the audit.
 
-    python -m tests.soak.gc_chaos --seconds 600 --seed 7
-
 All commits but heads expire at once, so whatever a client reads from history may be marked or swept under its hands.
 The collector runs again and again, and is killed in a step that the seed chooses; another one, whose Spark is warm,
 takes over. In the end nobody is left but a last reaper and the second collector: then nothing named is gone, and
@@ -11,7 +9,6 @@ nothing unnamed is left, in the store or in the KV.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -23,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
@@ -33,14 +30,15 @@ from examples.demo.short_durations import REAPER, environment
 from refstore.core.clock import SystemClock
 from refstore.gc_marks import Marks, RunState
 from refstore.lake import Lake
+from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.durations import COLLECTOR
-from tests.kit.independent_audit import audit
+from tests.kit.independent_audit import Audit, audit_repository
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
-from tests.servers.s3_servers import CephRgw, RcloneS3
 from tests.soak import ledgers
+from tests.soak.result import SECONDS, SEED, Result
 from tests.soak.storm import Processes
 
 CLIENTS = 3
@@ -53,28 +51,6 @@ LATER_SECONDS = 3600
 ROUNDS = 4
 """What a pass releases waits for its grace window, what it deletes leaves a token that must grow old, and so on."""
 COMMITTED_AT_ONCE = json.dumps({"default_retention_days": 0, "grace_days": 0})
-
-
-@dataclass
-class Result:
-    seed: int
-    findings: list[str]
-    counts: Counter[str]
-    outcomes: Counter[tuple[str, str]]
-    runs: list[dict[str, Any]]
-    seconds: float
-
-    def table(self) -> str:
-        by_op: dict[str, Counter[str]] = {}
-        for (op, outcome), count in sorted(self.outcomes.items()):
-            by_op.setdefault(op, Counter())[outcome] += count
-        lines = [f"{name:44s} {count:8d}" for name, count in self.counts.items()]
-        lines += [f"run: {run}" for run in self.runs]
-        lines += [
-            f"{op:24s} {', '.join(f'{outcome} {count}' for outcome, count in told.items())}"
-            for op, told in by_op.items()
-        ]
-        return "\n".join([f"REFSTORE_CHAOS_SEED={self.seed}, {self.seconds:.0f} s", *lines])
 
 
 class Later:
@@ -119,11 +95,11 @@ class Collector:
 
 
 @contextlib.contextmanager
-def collecting(folder: Path, name: str, env: dict[str, str], *arguments: str) -> Iterator[Collector]:
-    """A process group of its own: with a collector its Java and its workers go, too."""
+def telling(folder: Path, name: str, env: dict[str, str], *arguments: str) -> Iterator[Collector]:
+    """A process group of its own: with what runs there its Java and its workers go, too."""
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.collector", "collect", *arguments],
+            [sys.executable, "-m", *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, cwd=Path.cwd(), start_new_session=True,
         )  # fmt: skip
     found = Collector(process)
@@ -147,15 +123,11 @@ def killed_whole(process: subprocess.Popen[bytes]) -> None:
     process.wait(60)
 
 
-def run(
-    server: S3Server, seconds: float, seed: int, *, say: Callable[[str], None] = print, blind: bool = False
-) -> Result:
+def run(server: S3Server, seconds: float = SECONDS, *, blind: bool = False) -> Result:
     """`blind`: with a fault in the collectors, for the test that the audit can fail."""
-    began = time.monotonic()
-    rng = random.Random(seed)
-    counts: Counter[str] = Counter()
-    runs: list[dict[str, Any]] = []
-    findings: list[str] = []
+    rng = random.Random(SEED)
+    result = Result()
+    counts, findings, runs = result.counts, result.findings, result.runs
     clock = Later()
     with tempfile.TemporaryDirectory(prefix="refstore-soak-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
@@ -164,24 +136,19 @@ def run(
         env = environment({"kv": kv, "objects": objects}, COLLECTOR) | s3_environment()
         processes = Processes(folder, env)
         stack.callback(processes.end)
+        clients = [f"c{number}" for number in range(CLIENTS)]
         with Lake.open(kv, objects, safety=COLLECTOR) as lake:
             repo = lake.create_repository("soak")
             repo.set_retention(COMMITTED_AT_ONCE)
-            clients = [f"c{number}" for number in range(CLIENTS)]
             for client in (*clients, "shared"):
                 repo.create_branch(client, "main")
-        fault = ("blind",) if blind else ()
-        first, second = (
-            stack.enter_context(collecting(folder, f"gc{number}", env, kv, objects, "soak", *fault))
-            for number in (1, 2)
-        )
+        collect = ("tests.soak.collector", "collect", kv, objects, "soak", *(("blind",) if blind else ()))
+        first, second = (stack.enter_context(telling(folder, f"gc{number}", env, *collect)) for number in (1, 2))
         for number, collector in enumerate((first, second), start=1):
-            said = collector.told.get(timeout=START_SECONDS)
-            if said["state"] != "ready":
-                return Result(
-                    seed, [describe_end(folder, f"gc{number}")], counts, Counter(), runs, time.monotonic() - began
-                )
-        say(f"REFSTORE_CHAOS_SEED={seed}: {CLIENTS} clients, {REAPERS} reapers, the offline job, {seconds:.0f} s")
+            if collector.told.get(timeout=START_SECONDS)["state"] != "ready":
+                findings.append(processes.describe_end(f"gc{number}"))
+                return result
+        print(f"seed {SEED}: {CLIENTS} clients, {REAPERS} reapers, the offline job, {seconds:.0f} s")
 
         def start_client(client: str) -> None:
             ledger = str(folder / f"{client}.ledger")
@@ -214,7 +181,7 @@ def run(
             if not collector.told.empty():
                 said = collector.told.get()
                 if said["state"] == "ended":
-                    findings.append(describe_end(folder, "gc1" if collector is first else "gc2"))
+                    findings.append(processes.describe_end("gc1" if collector is first else "gc2"))
                     break
                 runs.append(said)
                 collector.start("run")
@@ -222,44 +189,34 @@ def run(
                 findings.append(f"the collector never came to {kill_in!r} again")
                 break
             time.sleep(0.02)
-        for each in (*clients, *(f"reaper{number}" for number in range(REAPERS))):
-            if processes.ended_by_itself(each) is not None:
-                findings.append(describe_end(folder, each))
-            processes.kill(each)
+        findings += processes.end()
         if not findings:
             runs.append(collector.told.get(timeout=START_SECONDS))
             findings += check_end(kv, objects, clock, collector, runs)
         told = ledgers.read([folder / f"{client}.ledger" for client in clients])
+        result.outcomes = told.outcomes
         with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
             repo = lake.repository("soak")
-            seen = audit(
-                lake.kv,
-                repo.context.objects,
-                repo.context.repo,
-                now_ms=lake.clock.now_ms(),
-                grace_seconds=COLLECTOR.grace_seconds,
-            )
-            findings += seen.findings()
             findings += told.corrupt
-            if seen.offline:
-                findings.append(f"{seen.offline} objects are left that only expired commits name")
-            if not seen.lost:
+            if not check_repository(repo, result).lost:
                 findings += ledgers.differences(repo, told)
-            counts["operations told"] = sum(told.outcomes.values())
-            counts["of them acknowledged"] = sum(
-                count for (_, outcome), count in told.outcomes.items() if outcome == "ok"
-            )
-            counts["refused: what they read was marked (410)"] = sum(
-                count for (_, outcome), count in told.outcomes.items() if outcome == "gone"
-            )
-            counts["commits"] = seen.commits
-            counts["objects named, and left"] = seen.objects
-            if not counts["of them acknowledged"]:
-                findings.append("no operation was acknowledged: this run proved nothing")
+        result.count_outcomes()
+        counts["refused: what they read was marked (410)"] = result.count_of("gone")
         counts["objects swept"] = sum(each.get("deleted", 0) for each in runs)
         if not blind and not sum(each.get("deleted", 0) for each in runs[:-1]):
             findings.append("nothing was swept while clients were at work: this run proved nothing")
-    return Result(seed, findings, counts, told.outcomes, runs, time.monotonic() - began)
+    return result
+
+
+def check_repository(repo: Repository, result: Result) -> Audit:
+    """Find what is named and gone, and what is left that nothing names, or expired commits alone."""
+    seen = audit_repository(repo, grace_seconds=COLLECTOR.grace_seconds)
+    result.findings += seen.findings()
+    if seen.offline:
+        result.findings.append(f"{seen.offline} objects are left that only expired commits name")
+    result.counts["commits"] = seen.commits
+    result.counts["objects named, and left"] = seen.objects
+    return seen
 
 
 def check_end(kv: str, objects: str, clock: Later, collector: Collector, runs: list[dict[str, Any]]) -> list[str]:
@@ -288,28 +245,3 @@ def check_end(kv: str, objects: str, clock: Later, collector: Collector, runs: l
         if states.keys() - {RunState.SWEPT, RunState.ABANDONED}:
             findings.append(f"marks are left open: {states}")
     return findings
-
-
-def describe_end(folder: Path, name: str) -> str:
-    return f"{name} ended by itself:\n{(folder / f'{name}.log').read_text(errors='replace')[-1500:]}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
-    parser.add_argument("--blind", action="store_true", help="plant a fault, to see that it is found")
-    asked = parser.parse_args()
-    os.environ.update(s3_environment())
-    with tempfile.TemporaryDirectory(prefix="refstore-s3-") as folder:
-        missing = CephRgw.missing()
-        server: S3Server = RcloneS3(Path(folder) / "s3") if missing else CephRgw(Path(folder) / "s3")
-        with server:
-            result = run(server, asked.seconds, asked.seed, blind=asked.blind)
-    print(result.table())
-    print("\n".join(result.findings) or "nothing named is gone, and nothing unnamed is left")
-    return int(bool(result.findings))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -78,34 +78,35 @@ class Told:
     """How many clients were told that they wrote a number at `COUNTED_PATH`."""
 
 
+def read_operations(ledger: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what a ledger says of each operation, and what it came to: "killed" is a client that has heard nothing."""
+    pending: dict[str, Any] | None = None
+    for line in [json.loads(line) for line in ledger.read_bytes().split(b"\n")[:-1]] if ledger.exists() else []:
+        if line["state"] != "try":
+            pending = None
+            yield line, line.get("code", line["state"])
+            continue
+        if pending is not None:
+            yield pending, "killed"
+        pending = line
+    if pending is not None:
+        yield pending, "killed"
+
+
 def read(ledgers: Iterable[Path]) -> Told:
     told = Told({}, Counter(), [], Counter())
     for ledger in ledgers:
-        lines = [json.loads(line) for line in ledger.read_bytes().split(b"\n")[:-1]] if ledger.exists() else []
         mine = told.expected.setdefault(ledger.stem, Expected())
-        pending: dict[str, Any] | None = None
-        for line in lines:
-            if line["state"] == "try":
-                if pending is not None:
-                    mine.apply(pending, sure=False)
-                    told.outcomes[pending["op"], "killed"] += 1
-                pending = line
-                continue
-            pending = None
-            told.outcomes[line["op"], line["state"] if line["state"] != "error" else line["code"]] += 1
+        for line, outcome in read_operations(ledger):
+            told.outcomes[line["op"], outcome] += 1
             if wrong := mine.contradiction(line):
                 told.corrupt.append(f"{ledger.stem}: {wrong}")
-            if line["op"] == "increment" and line["state"] == "ok":
+            if line["op"] == "increment" and outcome == "ok":
                 told.numbers.update(int(number) for number in line["answer"].split())
-            if line["state"] == "ok":
-                mine.apply(line, sure=True)
-            elif line["state"] == "corrupt":
+            if outcome == "corrupt":
                 told.corrupt.append(line["error"])
-            elif line["code"] not in DEFINITE:
-                mine.apply(line, sure=False)
-        if pending is not None:
-            mine.apply(pending, sure=False)
-            told.outcomes[pending["op"], "killed"] += 1
+            elif outcome not in DEFINITE:
+                mine.apply(line, sure=outcome == "ok")
     return told
 
 

@@ -1,8 +1,6 @@
 """The purge, the offline job, two reapers and clients at once, as processes over real servers; the purge is killed in
 the middle, and what it starts, too; then the audit.
 
-    python -m tests.soak.purge_chaos --seconds 600 --seed 7
-
 Clients write rows of people on the branches that are purged, merge them, and copy them to where nothing is purged. The
 purge runs again and again, and all its processes are killed in a step that the seed chooses; another purge, whose Spark
 is warm, takes over. When the clients are gone, a last run goes to its end. Then a plain reader reads each path of every
@@ -12,18 +10,13 @@ report's sums are what went, nothing named is gone, and nothing unnamed is left.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty
@@ -39,14 +32,13 @@ from refstore.lake import Lake
 from refstore.operations.committed_names import landed_commits
 from refstore.repository import Repository
 from tests.durations import COLLECTOR, set_agreed
-from tests.kit.independent_audit import audit
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
-from tests.servers.s3_servers import CephRgw, RcloneS3
 from tests.soak import gc_chaos, ledgers
-from tests.soak.gc_chaos import Collector, Later, Result, killed_whole
+from tests.soak.gc_chaos import Collector, Later, telling
 from tests.soak.purger import EVENTS, FORGET, LINES, SAFETY, WithRows, document, text_of
+from tests.soak.result import SECONDS, SEED, Result
 from tests.soak.storm import Processes
 from tests.spark.cluster import Cluster, cluster
 
@@ -143,26 +135,18 @@ def _after(
 
 def read(ledger: Path) -> Told:
     told = Told()
-    pending: dict[str, Any] | None = None
-    for line in [json.loads(line) for line in ledger.read_bytes().split(b"\n")[:-1]] + [{"state": "try"}]:
-        if line["state"] == "try":
-            if pending is not None:
-                told.apply(pending, sure=False)
-                told.outcomes[pending["op"], "killed"] += 1
-            pending = line if "op" in line else None
-            for path, text in {**line.get("to", {}), **line.get("shared", {})}.items():
-                for row in json.loads(text)[:1]:
-                    told.bodies[row[0].rpartition("-")[0]] = path, text
-            continue
-        pending = None
-        told.outcomes[line["op"], line.get("code", line["state"])] += 1
-        if line["state"] == "corrupt":
+    for line, outcome in ledgers.read_operations(ledger):
+        told.outcomes[line["op"], outcome] += 1
+        for path, text in {**line.get("to", {}), **line.get("shared", {})}.items():
+            for row in json.loads(text)[:1]:
+                told.bodies[row[0].rpartition("-")[0]] = path, text
+        if outcome == "corrupt":
             told.findings.append(line["error"])
         elif line["op"] == "look":
-            if line["state"] == "ok" or line["code"] == "object_not_found":
+            if outcome in ("ok", "object_not_found"):
                 told.look(line["seen"], line.get("answer"))
-        elif line["state"] == "ok" or line["code"] not in ledgers.DEFINITE:
-            told.apply(line, sure=line["state"] == "ok")
+        elif outcome not in ledgers.DEFINITE:
+            told.apply(line, sure=outcome == "ok")
     return told
 
 
@@ -256,10 +240,8 @@ def rows_left(there: Content) -> Iterator[str]:
 
 def run(
     server: S3Server,
-    seconds: float,
-    seed: int,
+    seconds: float = SECONDS,
     *,
-    say: Callable[[str], None] = print,
     mode: str = "keep-history",
     fault: str = "",
     on_cluster: bool = False,
@@ -267,11 +249,9 @@ def run(
     """`mode`: of the data sets. `fault`: one of the purger's, for the test that the audit can fail. `on_cluster`: a
     standalone one, one of whose workers is killed.
     """
-    began = time.monotonic()
-    rng = random.Random(seed)
-    counts: Counter[str] = Counter()
-    findings: list[str] = []
-    runs: list[dict[str, Any]] = []
+    rng = random.Random(SEED)
+    result = Result()
+    counts, findings, runs = result.counts, result.findings, result.runs
     collected: list[dict[str, Any]] = []
     clock = Later()
     with tempfile.TemporaryDirectory(prefix="refstore-soak-") as name, contextlib.ExitStack() as stack:
@@ -298,18 +278,21 @@ def run(
 
         def start_purger() -> Collector:
             own = {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary), "SPARK_LOCAL_IP": "127.0.0.1"}
-            started.append(stack.enter_context(running(folder, f"purge{len(started)}", env | own, "purge", *at)))
+            started.append(
+                stack.enter_context(
+                    telling(folder, f"purge{len(started)}", env | own, "tests.soak.purger", "purge", *at)
+                )
+            )
             return started[-1]
 
-        collector = stack.enter_context(running(folder, "gc", env, "collect", kv, objects, "soak"))
+        collector = stack.enter_context(telling(folder, "gc", env, "tests.soak.purger", "collect", kv, objects, "soak"))
         purger = start_purger()
         for who, each in (("gc", collector), ("purge0", purger)):
             if each.told.get(timeout=START_SECONDS)["state"] != "ready":
-                return Result(
-                    seed, [gc_chaos.describe_end(folder, who)], counts, Counter(), runs, time.monotonic() - began
-                )
+                findings.append(processes.describe_end(who))
+                return result
         waiting: Collector | None = start_purger()  # of a cluster it gets no cores before the first one is gone
-        say(f"REFSTORE_CHAOS_SEED={seed}: {CLIENTS} clients, {REAPERS} reapers, the offline job, a purge, {seconds} s")
+        print(f"seed {SEED}: {CLIENTS} clients, {REAPERS} reapers, the offline job, a purge, {seconds} s")
 
         def start_client(client: str) -> None:
             arguments = (kv, objects, "soak", client, str(rng.randrange(10**6)), str(folder / f"{client}.ledger"))
@@ -353,7 +336,7 @@ def run(
                     purger, waiting = waiting, start_purger() if end - now > ANOTHER_SECONDS else None
                     kill = rng.choice(STEPS[mode]), rng.uniform(0, KILL_SECONDS_MAX)
                 else:
-                    findings.append(gc_chaos.describe_end(folder, f"purge{started.index(purger)}"))
+                    findings.append(processes.describe_end(f"purge{started.index(purger)}"))
                     break
             with contextlib.suppress(Empty):
                 collected.append(collector.told.get_nowait())
@@ -374,12 +357,9 @@ def run(
                 findings.append(f"no purge came to {kill[0]!r} again")
                 break
             time.sleep(0.02)
-        for each in (*clients, *(f"reaper{number}" for number in range(REAPERS))):
-            if processes.ended_by_itself(each) is not None:
-                findings.append(gc_chaos.describe_end(folder, each))
-            processes.kill(each)
+        findings += processes.end()
         if findings:
-            return Result(seed, findings, counts, Counter(), runs, time.monotonic() - began)
+            return result
         with Lake.open(kv, objects, safety=SAFETY) as lake:
             repo = lake.repository("soak")
             for branch, record in list(repo.branches()):
@@ -396,13 +376,13 @@ def run(
             repo.create_branch("last", "main")
             clients.append("last")
             with (folder / "last.ledger").open("ab") as ledger:
-                last = WithRows(repo, "last", seed, ledger.fileno())
+                last = WithRows(repo, "last", SEED, ledger.fileno())
                 for _ in range(LAST_UPLOADS):
                     last.upload_many()
                 last.commit()
                 last.merge()
             told = {client: read(folder / f"{client}.ledger") for client in clients}
-            outcomes = sum((each.outcomes for each in told.values()), Counter[tuple[str, str]]())
+            result.outcomes = sum((each.outcomes for each in told.values()), Counter[tuple[str, str]]())
             findings += _the_last_run(repo, purger, runs, mode)
             findings += [finding for each in told.values() for finding in each.findings]
             there = content(repo)
@@ -412,34 +392,22 @@ def run(
         set_agreed(kv, COLLECTOR)
         findings += gc_chaos.check_end(kv, objects, clock, collector, collected)
         with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
-            repo = lake.repository("soak")
-            seen = audit(
-                lake.kv,
-                repo.context.objects,
-                repo.context.repo,
-                now_ms=lake.clock.now_ms(),
-                grace_seconds=COLLECTOR.grace_seconds,
-            )
-            findings += seen.findings()
-            if seen.offline:
-                findings.append(f"{seen.offline} objects are left that only expired commits name")
+            gc_chaos.check_repository(lake.repository("soak"), result)
         findings += [f"{left} is left" for left in temporary.glob("refstore-purge-ids-*")]
         counts["tasks whose process died (SIGKILL)"] = len(list(folder.glob("died-*")))
-        counts["operations told"] = sum(outcomes.values())
-        counts["of them acknowledged"] = sum(count for (_, outcome), count in outcomes.items() if outcome == "ok")
+        result.count_outcomes()
         counts["runs done"] = sum(each["state"] == "done" for each in runs)
         counts["of them that rewrote some, among clients"] = sum(bool(each.get("rewritten")) for each in runs[:-1])
         counts["of them with a branch that had moved"] = sum(each.get("attempts", 0) > 1 for each in runs)
         counts["rows purged"] = sum(each.get("rows_changed", 0) for each in runs)
-        counts["commits"] = seen.commits
-        counts["objects named, and left"] = seen.objects
         counts["objects swept"] = sum(each.get("deleted", 0) for each in collected)
         findings += [
             f"{name}: none; this run proved nothing"
-            for name in ("of them acknowledged", "of them that rewrote some, among clients", "rows purged")
+            for name in ("of them that rewrote some, among clients", "rows purged")
             if not counts[name]
         ]
-    return Result(seed, findings, counts, outcomes, [*runs, *collected], time.monotonic() - began)
+    runs += collected
+    return result
 
 
 def _is_among_others(said: dict[str, Any]) -> bool:
@@ -471,50 +439,3 @@ def _the_last_run(repo: Repository, purger: Collector, runs: list[dict[str, Any]
                 yield f"the last run was to purge {rows} rows of {objects} objects, and came to {said}"
             return
     yield f"no run went to its end, though nobody else was at work; they came to {runs[-TRIES:]}"
-
-
-@contextlib.contextmanager
-def running(folder: Path, name: str, env: dict[str, str], *arguments: str) -> Iterator[Collector]:
-    """A process group of its own: with what runs there its Java and its workers go, too."""
-    with (folder / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.purger", *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, cwd=Path.cwd(), start_new_session=True,
-        )  # fmt: skip
-    found = Collector(process)
-    listener = threading.Thread(target=found.listen, name=f"listen-{name}", daemon=True)
-    listener.start()
-    try:
-        yield found
-    finally:
-        killed_whole(process)
-        listener.join(30)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
-    parser.add_argument("--mode", choices=sorted(STEPS), default="keep-history", help="of the data sets")
-    parser.add_argument("--on-cluster", action="store_true", help="on a standalone cluster, with a worker killed")
-    parser.add_argument("--fault", choices=["row", "over"], default="", help="plant a fault, to see that it is found")
-    asked = parser.parse_args()
-    os.environ.update(s3_environment())
-    with tempfile.TemporaryDirectory(prefix="refstore-s3-") as folder:
-        missing = CephRgw.missing()
-        server: S3Server = RcloneS3(Path(folder) / "s3") if missing else CephRgw(Path(folder) / "s3")
-        with server:
-            result = run(
-                server, asked.seconds, asked.seed, mode=asked.mode, fault=asked.fault, on_cluster=asked.on_cluster
-            )
-    print(result.table())
-    print("\n".join(result.findings) or "the rows of the ids are gone, and nothing else")
-    return int(bool(result.findings))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -40,7 +40,7 @@ from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.durations import MAIN_JOB
 from tests.soak import collector
-from tests.soak.client import Client
+from tests.soak.client import Client, run_client
 from tests.soak.collector import tell
 
 SAFETY = replace(MAIN_JOB, issue_seconds=60)
@@ -191,10 +191,8 @@ class WithRows(Client):
         self.op("shared revert", lambda: self.repo.revert("shared", "shared@"))
 
 
-def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) -> None:
-    file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with Lake.open(kv, objects, safety=SAFETY) as lake:
-        WithRows(lake.repository(repo), name, int(seed), file).run()
+def client(*arguments: str) -> None:
+    run_client(arguments, WithRows, SAFETY)
 
 
 def collect(kv: str, objects: str, repo: str) -> None:

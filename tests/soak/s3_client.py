@@ -27,7 +27,7 @@ from refstore.operations.complete_upload import PART_BYTES_MIN
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.soak import ledgers
-from tests.soak.client import OWN_PATHS, Client, work
+from tests.soak.client import OWN_PATHS, Client, run_client
 from tests.soak.gateway import make_s3_client, read_access
 from tests.soak.ledgers import COUNTED, COUNTED_PATH
 
@@ -310,4 +310,4 @@ class S3Client(Client):
 
 
 if __name__ == "__main__":
-    work(S3Client)
+    run_client(sys.argv[1:], S3Client)

@@ -64,15 +64,19 @@ class Processes:
             process.send_signal(how)
         process.wait(60)
 
-    def last_words(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")[-1500:]
+    def describe_end(self, name: str) -> str:
+        return f"{name} ended by itself:\n{(self.folder / f'{name}.log').read_text(errors='replace')[-1500:]}"
 
-    def ended_by_itself(self, name: str) -> int | None:
-        return self.running[name].poll() if name in self.running else None
+    def ended_by_themselves(self) -> list[str]:
+        """Return which are over, with their last words."""
+        return [self.describe_end(name) for name, process in self.running.items() if process.poll() is not None]
 
-    def end(self) -> None:
+    def end(self) -> list[str]:
+        """Kill all of them. Return which were over before, with their last words."""
+        ended = self.ended_by_themselves()
         for name in list(self.running):
             self.kill(name)
+        return ended
 
 
 @contextlib.contextmanager
@@ -132,10 +136,8 @@ class Storm:
             time.sleep(self.rng.uniform(0.3, 1.2))
             self._strike(self.rng.choice(STRIKES))
             self._continue_stopped()
-            for each in list(self.processes.running):
-                code = self.processes.ended_by_itself(each)
-                if code is not None:
-                    return f"{each} ended by itself with {code}:\n{self.processes.last_words(each)}"
+            for ended in self.processes.ended_by_themselves():
+                return ended
         return ""
 
     def calm(self) -> None:

@@ -1,11 +1,6 @@
-"""A bounded run of the chaos in the suite; `make soak` runs it for long. The seed is printed, and may be given
-again.
-"""
+"""A bounded run of the chaos in the suite; `make soak` runs it for long."""
 
 from __future__ import annotations
-
-import os
-import random
 
 import pytest
 
@@ -16,10 +11,8 @@ from refstore.records.reference_records import Reference
 from tests.servers.s3_servers import CephRgw
 from tests.soak import chaos
 from tests.soak.client import NEVER_COMMITTED
+from tests.soak.result import SECONDS
 from tests.soak.storm import ARRANGEMENTS, REPOSITORY
-
-SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
-SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
 
 pytestmark = [
     pytest.mark.server,
@@ -29,25 +22,19 @@ pytestmark = [
 ]
 
 
-def check(arrangement: str, *, through_gateway: bool = False) -> None:
-    result = chaos.run(arrangement, SECONDS, SEED, through_gateway=through_gateway)
-    print(result.table())
-    assert result.findings == []
-
-
 def test_on_redis_and_s3_with_clients_reapers_and_redis_killed_and_s3_failing() -> None:
-    check("redis+rclone" if CephRgw.missing() else "redis+rgw")
+    chaos.run("redis+rclone" if CephRgw.missing() else "redis+rgw").check()
 
 
 def test_through_the_s3_gateway_which_is_killed_too() -> None:
-    check("redis+rclone" if CephRgw.missing() else "redis+rgw", through_gateway=True)
+    chaos.run("redis+rclone" if CephRgw.missing() else "redis+rgw", through_gateway=True).check()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("through_gateway", [False, True], ids=["by the SDK", "through the gateway"])
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 def test_long(arrangement: str, through_gateway: bool) -> None:
-    check(arrangement, through_gateway=through_gateway)
+    chaos.run(arrangement, through_gateway=through_gateway).check()
 
 
 def test_what_is_taken_away_or_left_over_by_hand_is_found() -> None:
@@ -65,7 +52,7 @@ def test_what_is_taken_away_or_left_over_by_hand_is_found() -> None:
         ctx.references.create([(new_address(ctx.ids, ctx.clock.now_ms()), Reference(branch.token, object_path("x")))])
         multipart.begin(repo.context, branch_name("main"), "never/completed", seconds=60)
 
-    result = chaos.run("sqlite+file", 4, SEED, through_gateway=True, break_it=plant)
+    result = chaos.run("sqlite+file", 4, through_gateway=True, break_it=plant)
     assert any(finding.startswith("lost: data/") for finding in result.findings)
     assert any(finding.startswith("leaked: data/2020010100/") for finding in result.findings)
     assert "leaked: the upload of 'never/completed' on 'main'" in result.findings
