@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from refstore.configuration.settings import ReaperSettings
+from refstore.context import Context
+from refstore.errors import CorruptRecord
+from refstore.kv_recovery.fence import DeletionFence, DryRunFence
 from refstore.objects.base import DeleteResult
 from refstore.operations.commit_references import process_committed
-from refstore.operations.delete_contents import delete_contents
 from refstore.records import keys
 from refstore.records.pending_deletes import PendingDelete
 from refstore.repository import Repository
 from refstore.versioning import due_hints
-from refstore_reaper.blob_deletion import delete_blobs
-from refstore_reaper.deletion import due_addresses, mark_deleting, remove_keys, settle
+from refstore_reaper.batch_pipeline import Pipeline
+from refstore_reaper.breaker import Breaker, Permit
+from refstore_reaper.deletion import BatchDeleter, DueAddress, due_addresses
+from refstore_reaper.pass_summary import Tally
 from refstore_reaper.reference_release import process_deleted, publish_markers
 from refstore_reaper.scrub import scrub_references, scrub_tokens
 from refstore_reaper.unnamed_references import release_unnamed
@@ -24,6 +29,15 @@ class NoJournal:
     def record_start(self, batch: Sequence[PendingDelete]) -> None: ...
 
     def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None: ...
+
+
+class CountingBreaker(Breaker):
+    """Counts alone: the breaker's records are no part of the protocol."""
+
+    deleted = 0
+
+    def report_deleted(self, permit: Permit, count: int) -> None:
+        self.deleted += count
 
 
 def release_all(repo: Repository) -> None:
@@ -40,19 +54,35 @@ def release_all(repo: Repository) -> None:
 def delete_due(repo: Repository) -> int:
     """Delete what is due now. Return how many blobs were deleted."""
     ctx = repo.context
-    deleted = 0
-    for shard in range(keys.SHARDS):
-        due = due_addresses(due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=ctx.clock.now_ms(), limit=1000))
-        batch, stale = mark_deleting(ctx, due, delays=ctx.deletion_delays)
-        ctx.kv.delete_many(settle(stale))
-        if batch:
-            addresses = [item.address for item in batch]
-            confirmed = delete_blobs(ctx.objects, batch, NoJournal())
-            confirmed, _, _ = delete_contents(ctx, batch, confirmed, NoJournal())
-            gone = set(addresses).difference(remove_keys(ctx, addresses, confirmed))
-            ctx.kv.delete_many(settle([each for each in due if each.address in gone]))
-            deleted += len(confirmed.deleted_keys)
-    return deleted
+    hints = (
+        due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=ctx.clock.now_ms(), limit=1000)
+        for shard in range(keys.SHARDS)
+    )
+    return sum(delete_batch(ctx, due_addresses(each)) for each in hints)
+
+
+def delete_batch(ctx: Context, due: Sequence[DueAddress], fence: DeletionFence | None = None) -> int:
+    """Delete a batch as a pass does, in this thread. Return how many blobs were deleted."""
+
+    def on_corrupt(_name: str, error: CorruptRecord) -> None:
+        raise error
+
+    breaker = CountingBreaker(ctx, ReaperSettings(), "reaper")
+    deleter = BatchDeleter(
+        ctx,
+        breaker,
+        Tally(),
+        NoJournal(),
+        delays=ctx.deletion_delays,
+        async_deleter=None,
+        fence=fence or DryRunFence(),
+        on_corrupt=on_corrupt,
+    )
+    if due:
+        with Pipeline() as pipeline:
+            pipeline.start(deleter.delete_batch(Permit(len(due)), due))
+        deleter.shorten_hints()
+    return breaker.deleted
 
 
 def reap_all(repo: Repository) -> int:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import CommitId, Token
-from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery import settlement
 from refstore.kv_recovery.fence import PositionFence
@@ -22,12 +20,9 @@ from refstore.records.encoding import decode
 from refstore.versioning import due_hints
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore_reaper import deletion, reference_release, scrub
-from refstore_reaper.batch_pipeline import Pipeline
-from refstore_reaper.breaker import Permit
-from refstore_reaper.deletion import BatchDeleter
-from refstore_reaper.pass_summary import Tally
-from tests.kit.reaping import HINTS, NoBreaker, NoJournal, publish
+from tests.kit.reaping import HINTS, publish
 from tests.kit.replay import Stage, Then
+from tests.reaping import delete_batch
 
 if TYPE_CHECKING:
     from tests.kit.domain import Tools
@@ -117,26 +112,8 @@ def _scrub(tools: Tools, known: Known) -> None:
 def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
     ctx = tools.ctx
     fence = _fence_of(tools, known)
-
-    def on_corrupt(_name: str, error: CorruptRecord) -> None:
-        raise error
-
     hints = due_hints.scan_due(ctx.kv, ctx.repo, 0, now_ms=ctx.clock.now_ms(), limit=HINTS)
-    due = deletion.due_addresses(hints)
-    if due:
-        deleter = BatchDeleter(
-            ctx,
-            NoBreaker(ctx, ReaperSettings(), "reaper"),
-            Tally(),
-            NoJournal(),
-            delays=ctx.deletion_delays,
-            async_deleter=None,
-            fence=fence,
-            on_corrupt=on_corrupt,
-        )
-        with Pipeline() as pipeline:
-            pipeline.start(deleter.delete_batch(Permit(len(due)), due))
-        deleter.shorten_hints()
+    delete_batch(ctx, deletion.due_addresses(hints), fence)
     _confirm(tools, fence, waiting)
 
 

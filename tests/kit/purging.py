@@ -18,8 +18,8 @@ from refstore.purge_document.document import BackupPolicy, Dataset, PurgeDocumen
 from refstore.records.location_records import Content
 from refstore_purge import purge_cleanup, purge_plan, version_plan
 from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
-from tests.kit.reaping import NoJournal
 from tests.kit.replay import Stage
+from tests.reaping import NoJournal
 
 if TYPE_CHECKING:
     from tests.kit.domain import Tools

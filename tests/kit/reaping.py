@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import Address, CommitId, Token
-from refstore.errors import CorruptRecord, RepositoryNotFound
+from refstore.errors import RepositoryNotFound
 from refstore.kv.base import Key
-from refstore.kv_recovery.fence import DryRunFence
 from refstore.operations import branch
 from refstore.operations.commit_references import process_committed
 from refstore.records.branch_records import CommittedTokens, DeletedToken
@@ -19,23 +17,13 @@ from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore_reaper import deletion, reference_release, scrub, unnamed_references
-from refstore_reaper.batch_pipeline import Pipeline
-from refstore_reaper.breaker import Breaker, Permit
-from refstore_reaper.deletion import BatchDeleter
-from refstore_reaper.pass_summary import Tally
 from tests.kit.replay import Stage, Then
-from tests.reaping import NoJournal
+from tests.reaping import delete_batch
 
 if TYPE_CHECKING:
     from tests.kit.domain import Tools
 
 HINTS: Final = 100
-
-
-class NoBreaker(Breaker):
-    """Counts nothing: the breaker's records are no part of the protocol."""
-
-    def report_deleted(self, permit: Permit, count: int) -> None: ...
 
 
 def publish() -> tuple[Stage, ...]:
@@ -124,27 +112,7 @@ def _hints(tools: Tools, any_hint: bool) -> Then:  # a stage's arguments are pos
 
 def _delete_batch(tools: Tools, *hints: tuple[Key, int, tuple[Address, ...]]) -> None:
     due = deletion.due_addresses([DueHint(*hint) for hint in hints])
-    deleter = _deleter(tools)
-    with Pipeline() as pipeline:
-        pipeline.start(deleter.delete_batch(Permit(len(due)), due))
-    deleter.shorten_hints()
-
-
-def _deleter(tools: Tools) -> BatchDeleter:
-    def on_corrupt(_name: str, error: CorruptRecord) -> None:
-        raise error
-
-    breaker = NoBreaker(tools.ctx, ReaperSettings(), "reaper")
-    return BatchDeleter(
-        tools.ctx,
-        breaker,
-        Tally(),
-        NoJournal(),
-        delays=tools.ctx.deletion_delays,
-        async_deleter=None,
-        fence=DryRunFence(),
-        on_corrupt=on_corrupt,
-    )
+    delete_batch(tools.ctx, due)
 
 
 def _scrub_references(tools: Tools) -> None:
