@@ -13,18 +13,10 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+from refstore.core.event_log import ROOTS as PACKAGES
 from refstore.distribution import DISTRIBUTION
 
 FILES = DISTRIBUTION.replace("-", "_")
-PACKAGES = {
-    "refstore",
-    "refstore_api",
-    "refstore_gc",
-    "refstore_http",
-    "refstore_purge",
-    "refstore_reaper",
-    "refstore_s3",
-}
 IN_SDIST = {
     ".gitignore",
     "CHANGELOG.md",

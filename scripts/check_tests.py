@@ -19,12 +19,10 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from scripts.check_names import PRODUCT, read_exceptions  # noqa: E402  # found by the path above
+from refstore.core.event_log import ROOTS as PACKAGES  # noqa: E402  # found by the path above
+from scripts.check_names import PRODUCT, read_exceptions  # noqa: E402  # likewise
 
 USERS: Final = ("tests", "bench", "examples")
-PACKAGES: Final = frozenset(
-    {"refstore", "refstore_api", "refstore_gc", "refstore_http", "refstore_purge", "refstore_reaper", "refstore_s3"}
-)
 PRIVATE: Final = re.compile(r"_[A-Za-z]\w*")
 DOTTED: Final = re.compile(rf"(\w+\.)*{PRIVATE.pattern}")
 PUBLIC_ALL_THE_SAME: Final = frozenset({"_asdict", "_fields", "_make", "_replace"})

@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 import refstore
 from refstore.configuration.settings import embedded_urls
+from refstore.core.event_log import ROOTS as PACKAGES
 from refstore.core.safety import Safety
 from refstore.distribution import DISTRIBUTION
 from tests.durations import AT_ONCE, AT_ONCE_ENVIRONMENT, set_agreed
@@ -33,15 +34,6 @@ from tests.servers.s3_base import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {
-    "refstore",
-    "refstore_api",
-    "refstore_gc",
-    "refstore_http",
-    "refstore_purge",
-    "refstore_reaper",
-    "refstore_s3",
-}
 OF_THE_APPLICATION = ("api", "bench", "examples", "offline_gc", "purge", "reaper", "s3_gateway", "tests")
 
 SDK = """
@@ -114,8 +106,9 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = ["pip", "install", "--offline", "--no-deps", "--no-config", "--quiet", "--python", "bin/python"]
     run([Path(sys.executable).with_name("uv"), *install, wheel], cwd=folder, check=True, capture_output=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    assert {entry.name for entry in site.iterdir() if not entry.name.endswith(".dist-info")} <= PACKAGES | {
-        "__pycache__"
+    assert {entry.name for entry in site.iterdir() if not entry.name.endswith(".dist-info")} <= {
+        *PACKAGES,
+        "__pycache__",
     }
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     for name in OF_THE_APPLICATION:

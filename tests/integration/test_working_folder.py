@@ -17,20 +17,12 @@ import pytest
 
 from refstore import cli
 from refstore.core.child_processes import PythonProcess
+from refstore.core.event_log import ROOTS
 from tests.durations import AT_ONCE, set_agreed
 
 SECONDS = 300.0
 REFSTORE = Path(sys.executable).with_name("refstore")
-PRODUCT = (
-    "refstore",
-    "refstore_api",
-    "refstore_gc",
-    "refstore_http",
-    "refstore_purge",
-    "refstore_reaper",
-    "refstore_s3",
-)
-MODULES = {*sys.stdlib_module_names, *packages_distributions(), *PRODUCT, "sitecustomize", "usercustomize"}
+MODULES = {*sys.stdlib_module_names, *packages_distributions(), *ROOTS, "sitecustomize", "usercustomize"}
 SCRIPTS = ("java", "spark-submit", "conf/spark-env.sh", "spark-env.sh")
 FILES = {
     "refstore.toml": "no-such-setting = 1\n",

@@ -3,9 +3,7 @@
     --states N           as many states per scenario (default: a million); what is cut off is sampled by random walks
     --scenario TEXT      only those whose name contains it; may be given again
     --replay SCHEDULE    run one schedule of one scenario, as a violation prints it, and show every step
-    --module MODULE      where the scenarios are: `every()` yields plans with a `name` and `scenario()`
-    --mutant NAME        with a fault planted (`mutants()` of the module beside the scenarios), to look at what it
-                         breaks
+    --mutant NAME        with a fault planted, to look at what it breaks
 
 Ends with 1 if anything was violated.
 """
@@ -14,10 +12,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from tests.kit import trace
 from tests.kit.domain import simulated
@@ -34,13 +31,6 @@ class Plan(Protocol):
     def name(self) -> str: ...
 
     def scenario(self) -> Scenario: ...
-
-
-class Mutant(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def planted(self) -> AbstractContextManager[None]: ...
 
 
 def explore(plan: Plan, *, states_max: int, walks: int = WALKS, seed: int = 0) -> tuple[Found, Explorer]:
@@ -81,13 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random walks")
     parser.add_argument("--scenario", action="append", default=[], help="only scenarios whose name contains this")
     parser.add_argument("--replay", help="a schedule to run, as a violation prints it")
-    parser.add_argument("--module", default="tests.simulation", help="package of scenarios and mutants")
     parser.add_argument("--mutant", help="plant this fault first")
     chosen = parser.parse_args(arguments)
-    plans = _chosen(cast(Iterable[Plan], import_module(f"{chosen.module}.scenarios").every()), chosen.scenario)
+    plans = _chosen(chosen.scenario)
     if not plans:
         parser.error("no scenario has such a name")
-    with _planted(chosen.module, chosen.mutant):
+    with _planted(chosen.mutant):
         if chosen.replay is not None:
             if len(plans) > 1:
                 exact = [plan for plan in plans if plan.name in chosen.scenario]
@@ -129,14 +118,17 @@ def _replay(plan: Plan, schedule: str) -> int:
     return 0
 
 
-def _chosen(plans: Iterable[Plan], names: Sequence[str]) -> list[Plan]:
-    return [plan for plan in plans if not names or any(name in plan.name for name in names)]
+def _chosen(names: Sequence[str]) -> list[Plan]:
+    from tests.simulation.scenarios import every
+
+    return [plan for plan in every() if not names or any(name in plan.name for name in names)]
 
 
-def _planted(module: str, name: str | None) -> AbstractContextManager[None]:
+def _planted(name: str | None) -> AbstractContextManager[None]:
+    from tests.simulation.mutants import mutants
+
     if name is None:
         return nullcontext()
-    mutants = cast(Callable[[], Iterable[Mutant]], import_module(f"{module}.mutants").mutants)
     for mutant in mutants():
         if mutant.name == name:
             return mutant.planted()

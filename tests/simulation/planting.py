@@ -15,6 +15,8 @@ from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
+from refstore.core.event_log import ROOTS
+
 
 @dataclass(frozen=True, slots=True)
 class Edit:
@@ -79,9 +81,5 @@ def _faulty(module: ModuleType, original: FunctionType, edits: Sequence[Edit]) -
 
 def _importers(name: str, original: object) -> list[ModuleType]:
     """Every module of the product that knows the function by its name."""
-    ours = [
-        module
-        for key, module in sorted(sys.modules.items())
-        if key.partition(".")[0] in ("refstore", "refstore_reaper", "refstore_gc", "refstore_purge", "tests")
-    ]
+    ours = [module for key, module in sorted(sys.modules.items()) if key.partition(".")[0] in (*ROOTS, "tests")]
     return [module for module in ours if vars(module).get(name) is original]
