@@ -32,7 +32,7 @@ from refstore_reaper.daemon import Reaper
 from refstore_reaper.pass_summary import PassSummary
 from refstore_reaper.throttle import Throttle
 from tests.kit.clock import FakeClock
-from tests.kit.forwarding import ForwardingKV, ForwardingObjects, T
+from tests.kit.forwarding import ForwardingKV, ForwardingObjects
 
 GRACE_SECONDS = 3600
 SCRUB_AFTER_SECONDS = 7200
@@ -68,10 +68,6 @@ class WatchedKV(ForwardingKV):
                 self.behind(op)
         return results
 
-    def call(self, perform: Callable[[], T]) -> T:
-        self.check()
-        return perform()
-
     def check(self) -> None:
         if self.down:
             raise KVUnavailable("planted: the KV is down")
@@ -103,10 +99,6 @@ class WatchedObjects(ForwardingObjects):
     """How many keys each call of `delete_many` had, but for those that confirm manifest entries."""
     asked: int = 0
     """How many calls there were, those that found it down among them."""
-
-    def call(self, perform: Callable[[], T]) -> T:
-        self.check()
-        return perform()
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         self.check()

@@ -8,16 +8,16 @@ done), and a batch was cut off in the middle. All are told as the drivers tell t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from refstore.core.clock import Clock
-from refstore.errors import InvalidSettings, KVUnavailable, ObjectsUnavailable
-from refstore.kv.base import KV, Op, Result
+from refstore.errors import InvalidSettings, KVUnavailable, ObjectsUnavailable, Unavailable
+from refstore.kv.base import Op, Result
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
-from tests.kit.forwarding import ForwardingKV, ForwardingObjects, T
+from tests.kit.forwarding import ForwardingKV, ForwardingObjects
 
 _REFUSED: Final = "injected: the request was lost"
 _LOST: Final = "injected: the reply was lost"
@@ -65,16 +65,29 @@ class _Dice:
         return self._random.randrange(of) if of else 0
 
 
-class FaultyKV(ForwardingKV):
-    """`injected` counts the faults. Goes below `Retrying`, where drivers fail."""
+class _Faulty:
+    """`injected` counts the faults."""
 
-    def __init__(self, kv: KV, faults: Faults, random: Random, clock: Clock) -> None:
-        self.inner = kv
+    unavailable: type[Unavailable]
+
+    def __init__(self, inner: Any, faults: Faults, random: Random, clock: Clock) -> None:
+        self.inner = inner
         self._dice = _Dice(faults, random, clock)
 
     @property
     def injected(self) -> int:
         return self._dice.injected
+
+    def check(self) -> None:
+        """Let a read fail."""
+        if self._dice.roll():
+            raise self.unavailable(_REFUSED)
+
+
+class FaultyKV(_Faulty, ForwardingKV):
+    """Goes below `Retrying`, where drivers fail."""
+
+    unavailable = KVUnavailable
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         fault = self._dice.roll()
@@ -96,21 +109,9 @@ class FaultyKV(ForwardingKV):
         if fault:
             raise KVUnavailable(_LOST)
 
-    def call(self, perform: Callable[[], T]) -> T:
-        """Read."""
-        if self._dice.roll():
-            raise KVUnavailable(_REFUSED)
-        return perform()
 
-
-class FaultyObjects(ForwardingObjects):
-    def __init__(self, objects: ObjectStore, faults: Faults, random: Random, clock: Clock) -> None:
-        self.inner = objects
-        self._dice = _Dice(faults, random, clock)
-
-    @property
-    def injected(self) -> int:
-        return self._dice.injected
+class FaultyObjects(_Faulty, ForwardingObjects):
+    unavailable = ObjectsUnavailable
 
     def begin(self, faults: Faults) -> None:
         """Make these faults from now on."""
@@ -155,12 +156,6 @@ class FaultyObjects(ForwardingObjects):
         if fault:
             raise ObjectsUnavailable(_LOST)
         return done
-
-    def call(self, perform: Callable[[], T]) -> T:
-        """Read."""
-        if self._dice.roll():
-            raise ObjectsUnavailable(_REFUSED)
-        return perform()
 
 
 class StaleObjects(FaultyObjects):

@@ -11,12 +11,18 @@ from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, S
 T = TypeVar("T")
 
 
-class ForwardingKV(KV):
-    inner: KV
+class _Forwarding:
+    def check(self) -> None:
+        """Do what comes before each call. It may raise what the call raises."""
 
     def call(self, perform: Callable[[], T]) -> T:
         """Make a call of the other one: each goes through here."""
+        self.check()
         return perform()
+
+
+class ForwardingKV(_Forwarding, KV):
+    inner: KV
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         return self.call(lambda: self.inner.execute(ops))
@@ -39,12 +45,8 @@ class ForwardingKV(KV):
         self.inner.close()
 
 
-class ForwardingObjects(ObjectStore):
+class ForwardingObjects(_Forwarding, ObjectStore):
     inner: ObjectStore
-
-    def call(self, perform: Callable[[], T]) -> T:
-        """Make a call of the other one: each goes through here."""
-        return perform()
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
         return self.call(lambda: self.inner.put(key, body, if_absent=if_absent))

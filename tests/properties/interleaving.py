@@ -14,9 +14,9 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from refstore.kv.base import KV, Op, Result
-from refstore.objects.base import DeleteResult, ObjectStore
-from tests.kit.forwarding import ForwardingKV, ForwardingObjects, T
+from refstore.kv.base import Op, Result
+from refstore.objects.base import DeleteResult
+from tests.kit.forwarding import ForwardingKV, ForwardingObjects
 
 
 class Crash(BaseException):
@@ -46,43 +46,31 @@ class Stepper:
         me.parent.switch()
 
 
-class SteppedKV(ForwardingKV):
-    def __init__(self, kv: KV, stepper: Stepper) -> None:
-        self.inner = kv
+class _Stepped:
+    def __init__(self, inner: Any, stepper: Stepper) -> None:
+        self.inner = inner
         self._stepper = stepper
 
+    def check(self) -> None:
+        self._stepper.step()
+
+
+class SteppedKV(_Stepped, ForwardingKV):
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         if not self._stepper.running:
             return self.inner.execute(ops)
         results: list[Result] = []
         for op in ops:
-            self._stepper.step()
-            results += self.inner.execute((op,))
+            results += super().execute((op,))
         return results
 
-    def call(self, perform: Callable[[], T]) -> T:
-        self._stepper.step()
-        return perform()
 
-
-class SteppedObjects(ForwardingObjects):
-    def __init__(self, objects: ObjectStore, stepper: Stepper) -> None:
-        self.inner = objects
-        self._stepper = stepper
-
-    def call(self, perform: Callable[[], T]) -> T:
-        self._stepper.step()
-        return perform()
-
+class SteppedObjects(_Stepped, ForwardingObjects):
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
-        deleted: list[str] = []
-        missing: list[str] = []
-        for key in keys:
-            self._stepper.step()
-            done = self.inner.delete_many((key,))
-            deleted += done.deleted_keys
-            missing += done.missing_keys
-        return DeleteResult(tuple(deleted), tuple(missing), ())
+        done = [super(SteppedObjects, self).delete_many((key,)) for key in keys]
+        deleted = tuple(key for each in done for key in each.deleted_keys)
+        missing = tuple(key for each in done for key in each.missing_keys)
+        return DeleteResult(deleted, missing, ())
 
 
 @dataclass(frozen=True, slots=True)
