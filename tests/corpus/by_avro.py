@@ -15,7 +15,7 @@ import polars as pl
 
 from refstore_purge.formats.base import IdKind
 from tests.corpus import by_pyarrow
-from tests.corpus.case import GONE, ROWS, WANTED, Case, guests, spread
+from tests.corpus.case import GONE, ROWS, SPREAD_NULLS, WANTED, Case, case_of_guests, guests, spread
 from tests.purge.avro_files import logical
 
 _MOMENT: Final = datetime.datetime(1960, 2, 29, 1, 2, 3, 456_000, datetime.UTC)
@@ -52,17 +52,16 @@ _MIXED: Final = [("guest", "string"), ("n", "long"), ("word", ["null", "string"]
 
 
 def cases() -> Iterator[Case]:
-    nulls = frozenset(row for row in GONE if row % 7 == 3)
     for name, (type_, values) in _TYPES.items():
         rows = [{"guest": text, "v": v} for text, v in zip(guests(), spread(values), strict=True)]
         schema = [("guest", "string"), ("v", ["null", type_])]
-        yield _case(name, schema, rows, guests(), WANTED, set_null=("v",), null_already=nulls)
+        yield _case(schema, name, rows, set_null=("v",), null_already=SPREAD_NULLS)
     mixed = [{"guest": text, "n": row, "word": f"w{row % 5}"} for row, text in enumerate(guests())]
     for codec in _CODECS:
-        yield _case(f"codec {codec}", _MIXED, mixed, guests(), WANTED, codec=codec)
-    yield _case("metadata", _MIXED, mixed, guests(), WANTED, metadata={"b": "2", "a": "1"})
-    yield _case("one block", _MIXED, mixed, guests(), WANTED, sync_interval=10**6)
-    yield _case("no rows", _MIXED, [], [], WANTED)
+        yield _case(_MIXED, f"codec {codec}", mixed, codec=codec)
+    yield _case(_MIXED, "metadata", mixed, metadata={"b": "2", "a": "1"})
+    yield _case(_MIXED, "one block", mixed, sync_interval=10**6)
+    yield _case(_MIXED, "no rows", [], rows=0)
     yield from _identifiers()
     for codec in ("uncompressed", "snappy", "deflate"):
         yield Case("Polars", "avro", f"codec {codec}", partial(_by_polars, codec), guests(), WANTED)
@@ -95,23 +94,19 @@ def _identified(
     "string", identifier: str = "guest", map_part: str = "value",
 ) -> Case:  # fmt: skip
     rows = [{"n": row, "guest": value} for row, value in enumerate(column)]
-    write = partial(_write, [("n", "long"), ("guest", type_)], rows, {})
+    write = partial(_write, [("n", "long"), ("guest", type_)], rows)
     is_text = kind != "integer"
     return Case("fastavro", "avro", what, write, keys, wanted, kind, identifier, map_part, is_text_id=is_text)
 
 
-def _case(
-    what: str, fields: list[tuple[str, Any]], rows: list[Any], keys: list[Any], wanted: tuple[Any, ...], *,
-    set_null: tuple[str, ...] = (), null_already: frozenset[int] = frozenset(), **options: Any,
-) -> Case:  # fmt: skip
-    write = partial(_write, fields, rows, options)
-    return Case("fastavro", "avro", what, write, keys, wanted, set_null=set_null, null_already=null_already)
-
-
-def _write(fields: list[tuple[str, Any]], rows: list[Any], options: dict[str, Any], path: Path) -> None:
+def _write(fields: list[tuple[str, Any]], rows: list[Any], path: Path, **options: Any) -> None:
     schema = {"type": "record", "name": "row", "fields": [{"name": name, "type": type_} for name, type_ in fields]}
     with path.open("wb") as out:
         fastavro.writer(out, schema, rows, **{"sync_interval": 500, "sync_marker": _SYNC, **options})
+
+
+def _case(fields: list[tuple[str, Any]], what: str, rows_written: list[Any], **more: Any) -> Case:
+    return case_of_guests("fastavro", "avro", partial(_write, fields), what, rows_written, **more)
 
 
 def _by_polars(codec: Any, path: Path) -> None:

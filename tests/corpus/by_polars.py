@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from tests.corpus import by_pyarrow
-from tests.corpus.case import GONE, GROUP_ROWS, ROWS, Case, case_of_guests, guests, spread
+from tests.corpus.case import GROUP_ROWS, ROWS, SPREAD_NULLS, Case, case_of_guests, guests, spread
 from tests.corpus.case_tables import identifiers
 
 _NAN: Final = float("nan")
@@ -77,22 +77,17 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def cases() -> Iterator[Case]:
-    nulls = frozenset(row for row in GONE if row % 7 == 3)
     for name, (type_, values) in _types().items():
-        yield _case(name, partial(_frame, type_, values), set_null=("v",), null_already=nulls)
+        yield _case(name, partial(_frame, type_, values), set_null=("v",), null_already=SPREAD_NULLS)
     yield _case("Null", lambda: pl.DataFrame({"guest": guests(), "v": pl.Series([None] * ROWS, dtype=pl.Null)}))
     for name, options in _OPTIONS.items():
         yield _case(name, _mixed, **options)
-    for identified in identifiers():
-        if "fixed" in identified.what or "uuid" in identified.what:  # types that Polars does not have
+    for each in identifiers():
+        if "fixed" in each.what or "uuid" in each.what:  # types that Polars does not have
             continue
-        make = partial(_identified, identified.column)
-        is_map = "map" in identified.what  # to Polars a list of structs
-        identifier = f"guest.{identified.map_part}" if is_map else identified.identifier
-        yield Case(
-            "Polars", "parquet", identified.what, partial(_write, make), identified.keys, identified.wanted,
-            identified.kind, identifier, is_text_id=identified.is_text_id,
-        )  # fmt: skip
+        is_map = "map" in each.what  # to Polars a list of structs
+        known = each._replace(identifier=f"guest.{each.map_part}", map_part="value") if is_map else each
+        yield known.case("Polars", "parquet", partial(_write, partial(_identified, each.column)))
     enum = pl.Enum(guests())
     yield _case("identifier Enum", lambda: pl.DataFrame({"guest": pl.Series(guests(), dtype=enum), "n": range(ROWS)}))
     big = [2**100 + row for row in range(ROWS)]

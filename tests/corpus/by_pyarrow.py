@@ -12,27 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.corpus import arrow_values
-from tests.corpus.case import GONE, GROUP_ROWS, ROWS, WANTED, Case, guests
+from tests.corpus.case import GONE, GROUP_ROWS, ROWS, SPREAD_NULLS, WANTED, Case, case_of_guests, guests
 from tests.corpus.case_tables import identifiers
 
 pq_: Any = pq
-_NULL_ALREADY: Final = frozenset(row for row in GONE if row % 7 == 3)
-"""Of the columns that `arrow_values` makes."""
 
 
 def cases() -> Iterator[Case]:
     for name, (type_, values) in arrow_values.types().items():
         is_view = name.endswith("_view")  # pyarrow writes no part of one
         make = partial(arrow_values.table, type_, values, with_nested=not is_view)
-        null_already = frozenset(GONE) if name == "null" else _NULL_ALREADY
+        null_already = frozenset(GONE) if name == "null" else SPREAD_NULLS
         options = {"row_group_size": ROWS} if is_view else {}
         yield _case(name, make, set_null=("v",), null_already=null_already, **options)
     for identified in identifiers():
-        yield Case(
-            "pyarrow", "parquet", identified.what, partial(_write, partial(_identified, identified.column)),
-            identified.keys, identified.wanted, identified.kind, identified.identifier, identified.map_part,
-            is_text_id=identified.is_text_id,
-        )  # fmt: skip
+        yield identified.case("pyarrow", "parquet", partial(_write, partial(_identified, identified.column)))
     texts = partial(_identified, pa.array(guests()).dictionary_encode())
     yield _case("identifier dictionary, no schema of Arrow", texts, store_schema=False)
     for name, options in _OPTIONS.items():
@@ -107,26 +101,16 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 """What `pq.write_table` is given, and what is tried with it."""
 
 
-def _case(
-    what: str, make: Callable[[], Any], *, set_null: tuple[str, ...] = (), rows: int = ROWS, identifier: str = "guest",
-    null_already: frozenset[int] = frozenset(), **options: Any,
-) -> Case:  # fmt: skip
-    return Case(
-        "pyarrow", "parquet", what, partial(_write, make, **options), guests(rows), WANTED, identifier=identifier,
-        set_null=set_null, null_already=null_already,
-    )  # fmt: skip
-
-
 def _identified(column: Any) -> Any:
-    rows = len(column)
-    name = "guest"
-    return pa.table(
-        {"n": pa.array(range(rows), pa.int64()), name: column, "word": [f"w{row % 5}" for row in range(rows)]}
-    )
+    rows = range(len(column))
+    return pa.table({"n": pa.array(rows, pa.int64()), "guest": column, "word": [f"w{row % 5}" for row in rows]})
 
 
 def _write(make: Callable[[], Any], path: Path, **options: Any) -> None:
     pq_.write_table(make(), path, **{"row_group_size": GROUP_ROWS, **options})
+
+
+_case: Final = partial(case_of_guests, "pyarrow", "parquet", _write)
 
 
 def _shapes() -> Iterator[Case]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import orc
 
 from tests.corpus import arrow_values, by_pyarrow
-from tests.corpus.case import GONE, ROWS, Case, case_of_guests, guests
+from tests.corpus.case import ROWS, SPREAD_NULLS, Case, case_of_guests, guests
 from tests.corpus.case_tables import identifiers
 
 orc_: Any = orc
@@ -34,24 +34,19 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def cases() -> Iterator[Case]:
-    nulls = frozenset(row for row in GONE if row % 7 == 3)
     for name, (type_, values) in arrow_values.types().items():
         if any(each in name for each in _NOT_IN_ORC):
             continue
         near = [each for each in values if not name.startswith("timestamp") or each not in _BEYOND.values()]
         if name.startswith("timestamp"):  # pyarrow writes others wrongly
             near = [each for each in near if each >= 0]
-        yield _case(name, partial(arrow_values.table, type_, near), set_null=("v",), null_already=nulls)
+        yield _case(name, partial(arrow_values.table, type_, near), set_null=("v",), null_already=SPREAD_NULLS)
     for name, options in _OPTIONS.items():
         yield _case(name, by_pyarrow.mixed, **options)
     for identified in identifiers():
         if any(each in identified.what for each in (*_NOT_IN_ORC, _WRONG)):
             continue
-        make = partial(_identified, identified.column)
-        yield Case(
-            "pyarrow", "orc", identified.what, partial(_write, make), identified.keys, identified.wanted,
-            identified.kind, identified.identifier, identified.map_part, is_text_id=identified.is_text_id,
-        )  # fmt: skip
+        yield identified.case("pyarrow", "orc", partial(_write, partial(_identified, identified.column)))
     plain = ["guest", "n", "amount", "price", "word", "tags"]
     yield _case("format version 0.11", lambda: by_pyarrow.mixed().select(plain), file_version="0.11")
     yield _case("no rows", partial(by_pyarrow.mixed, 0), rows=0)

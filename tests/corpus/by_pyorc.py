@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from refstore_purge.formats.base import IdKind
-from tests.corpus.case import GONE, ROWS, WANTED, Case, guests, spread
+from tests.corpus.case import GONE, ROWS, SPREAD_NULLS, Case, case_of_guests, guests, spread
 
 pyorc: Any = import_module("pyorc")
 
@@ -89,11 +89,12 @@ _MIXED: Final = (
 
 
 def cases() -> Iterator[Case]:
-    nulls = frozenset(row for row in GONE if row % 7 == 3)
     for name, values in _types().items():
         type_ = name.partition(": ")[0]
         kinds = f"v:{type_},in_list:array<{type_}>,in_struct:struct<a:{type_},b:int>,in_map:map<string,{type_}>"
-        yield _case(name, f"struct<guest:string,{kinds}>", partial(_rows, values), set_null=("v",), null_already=nulls)
+        yield _case(
+            name, f"struct<guest:string,{kinds}>", partial(_rows, values), set_null=("v",), null_already=SPREAD_NULLS
+        )
     for zone in ("Europe/Berlin", "America/New_York"):
         moments = "struct<guest:string,t:timestamp,i:timestamp with local time zone>"
         times = partial(_moments, _TWICE)
@@ -153,17 +154,13 @@ def _identified(
     rows = [(row, value, f"w{row % 5}") for row, value in enumerate(column)]
     found = [keys[row] for row in GONE]
     wanted = tuple(each[-1] if isinstance(each, list) else each for each in found if each)
-    write = partial(_write, schema, lambda: rows, {"batch_size": 20, "stripe_size": 1})
+    write = partial(_write, schema, lambda: rows, batch_size=20, stripe_size=1)
     is_text = kind != "integer"
     return Case("pyorc", "orc", what, write, keys, wanted, kind, identifier, map_part, set_null, is_text_id=is_text)
 
 
-def _case(
-    what: str, schema: Any, make: Any, *, set_null: tuple[str, ...] = (), rows: int = ROWS,
-    null_already: frozenset[int] = frozenset(), **options: Any,
-) -> Case:  # fmt: skip
-    write = partial(_write, schema, make, options)
-    return Case("pyorc", "orc", what, write, guests(rows), WANTED, set_null=set_null, null_already=null_already)
+def _case(what: str, schema: Any, make: Any, **more: Any) -> Case:
+    return case_of_guests("pyorc", "orc", partial(_write, schema), what, make, **more)
 
 
 def _with_attributes() -> Any:
@@ -197,12 +194,11 @@ def _mixed() -> list[Any]:
     ]  # fmt: skip
 
 
-def _write(schema: Any, make: Any, options: dict[str, Any], path: Path) -> None:
-    given = {name: value for name, value in options.items() if name != "metadata"}
+def _write(schema: Any, make: Any, path: Path, *, metadata: dict[str, bytes] | None = None, **options: Any) -> None:
     with (
         path.open("wb") as out,
         decimal.localcontext(prec=DIGITS),
-        pyorc.Writer(out, schema, converters=CONVERTERS, **given) as writer,
+        pyorc.Writer(out, schema, converters=CONVERTERS, **options) as writer,
     ):
         writer.writerows(make())
-        writer.set_user_metadata(**options.get("metadata", {}))
+        writer.set_user_metadata(**(metadata or {}))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from refstore_purge.formats.base import IdKind
-from tests.corpus.case import GONE, ROWS, Case
+from tests.corpus.case import GONE, ROWS, SPREAD_NULLS, Case
 
 _GUEST: Final = "concat('guest-', lpad(id, 5, '0'), '-spark')"
 _TIMES: Final = ("'1970-01-01 00:00:00'", "'2020-02-03 04:05:06.789123'", "'1950-01-01 00:00:00'")
@@ -141,7 +141,7 @@ class _Maker:
         wanted = tuple(found[row] for row in GONE if found[row] is not None) if rows else WANTED
         return Case(
             "Spark", self._format, what, partial(self._write, columns, options or {}, rows), found, wanted, kind,
-            identifier, map_part, set_null, frozenset(row for row in GONE if row % 7 == 3),
+            identifier, map_part, set_null, SPREAD_NULLS,
             is_text_id=kind != "integer",
         )  # fmt: skip
 

@@ -85,6 +85,10 @@ def spread(values: Sequence[Any], rows: int = ROWS) -> list[Any]:
     return [None if row % 7 == 3 else values[row % len(values)] for row in range(rows)]
 
 
+SPREAD_NULLS: Final = frozenset(row for row in GONE if row % 7 == 3)
+"""Rows that go of which `spread` makes a null."""
+
+
 def case_of_guests(
     writer: str, format_: str, write: Callable[..., None], what: str, make: Callable[[], Any], *,
     set_null: tuple[str, ...] = (), rows: int = ROWS, null_already: frozenset[int] = frozenset(), **options: Any,

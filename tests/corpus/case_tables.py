@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from refstore_purge.formats.base import IdKind
-from tests.corpus.case import GONE, ROWS, WANTED, guest, guests
+from tests.corpus.case import GONE, ROWS, WANTED, Case, guest, guests
 
 pa_: Any = pa
 
@@ -24,6 +25,12 @@ class Identified(NamedTuple):
     identifier: str = "guest"
     map_part: str = "value"
     is_text_id: bool = True
+
+    def case(self, writer: str, format_: str, write: Callable[[Path], None]) -> Case:
+        return Case(
+            writer, format_, self.what, write, self.keys, self.wanted, self.kind, self.identifier, self.map_part,
+            is_text_id=self.is_text_id,
+        )  # fmt: skip
 
 
 def _numbers(bits: int, *, signed: bool) -> list[int]:
