@@ -116,6 +116,10 @@ class World:
     def objects(self) -> FailingObjects:
         return self.stores[self.repo.record.namespace]
 
+    def let_fail(self, where: str, plan: Plan) -> Plan:
+        (self.kv if where == "kv" else self.objects).plan = plan
+        return plan
+
     def tree(self, ref: str) -> dict[str, bytes]:
         return {item.path: self.repo.read(ref, item.path) for item in self.repo.list(ref)}
 
@@ -266,11 +270,7 @@ def check(world: World) -> None:
 def run_with(case: Case, where: str, at: int, *, landed: bool) -> None:
     world = World()
     prepared = case.prepare(world)
-    plan = Plan(at=at, landed=landed)
-    if where == "kv":
-        world.kv.plan = plan
-    else:
-        world.objects.plan = plan
+    world.let_fail(where, Plan(at=at, landed=landed))
     try:
         case.run(world, prepared)
     except Unavailable as error:
@@ -288,11 +288,7 @@ def run_with(case: Case, where: str, at: int, *, landed: bool) -> None:
 def steps_of(case: Case, where: str) -> int:
     world = World()
     prepared = case.prepare(world)
-    plan = Plan()
-    if where == "kv":
-        world.kv.plan = plan
-    else:
-        world.objects.plan = plan
+    plan = world.let_fail(where, Plan())
     case.run(world, prepared)
     steps = plan.steps
     assert case.done(world)
@@ -333,11 +329,7 @@ def test_a_store_that_stays_away_is_a_typed_error(case: Case, where: str) -> Non
         pytest.skip(f"{case.name} does not touch the {where}")
     world = World()
     prepared = case.prepare(world)
-    plan = Plan(at=0, for_good=True)
-    if where == "kv":
-        world.kv.plan = plan
-    else:
-        world.objects.plan = plan
+    world.let_fail(where, Plan(at=0, for_good=True))
     if (case.name, where) in NEEDS_NO_STORE:
         case.run(world, prepared)
     else:

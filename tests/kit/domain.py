@@ -33,7 +33,6 @@ from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.tree_diff import PathChange
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.trees import SCAN_LIMIT, Trees
-from tests.kit import losing
 from tests.kit.audit import NoAudit
 from tests.kit.clock import FakeClock
 from tests.kit.explorer import Scenario
@@ -200,6 +199,8 @@ class World:
         """`ends` is made from the private objects, which it may want to read. `leaves`: blobs without a reference key
         may be left. `shards`: those that may lose writes (`losing.py`).
         """
+        from tests.kit import losing
+
         if shards:
             losing.begin(self, shards)
         names = Interned()
@@ -212,9 +213,11 @@ class World:
                 store[names.key(Key(OBJECTS, key))] = names.value(value)
         if clock_moves:
             store[names.key(CLOCK)] = names.value(clock_value(self.clock.now_ms()))
-        domain = RepositoryDomain(self, private, safety_only=safety_only, leaves=leaves)
-        if shards:
-            domain = losing.LosingDomain(domain, self, shards)
+        domain = (
+            losing.LosingDomain(self, private, shards, safety_only=safety_only, leaves=leaves)
+            if shards
+            else RepositoryDomain(self, private, safety_only=safety_only, leaves=leaves)
+        )
         judge = ends(private) if ends is not None else None
         return Scenario(
             name, domain, store, names, private, tasks, self.clock.now_ms(), clock_moves, judge, shards, remembers
@@ -226,7 +229,7 @@ class RepositoryDomain:
 
     def __init__(self, world: World, private: dict[str, bytes], *, safety_only: bool, leaves: bool) -> None:
         self._record = world.repo.record
-        self._repo = world.repo.record.id
+        self.repo_id = world.repo.record.id
         self._safety = world.safety
         self._open = world.open
         self._wall_ms = world.clock.now_ms()
@@ -234,7 +237,7 @@ class RepositoryDomain:
         self.safety_only = safety_only
         self._leaves = leaves
         self._trees: dict[object, tuple[object, int]] = {}
-        self.watch = Watch(self._repo, private)
+        self.watch = Watch(self.repo_id, private)
 
     def bind(self, stores: Stores) -> Tools:
         kv = RetryingKV(stores.kv, clock=stores.clock, random=_Still())
@@ -255,25 +258,29 @@ class RepositoryDomain:
         return Tools(Repository(replace(context, make_trees=lambda: trees), self._record), lake, stores)
 
     def is_immutable(self, partition: str) -> bool:
-        return partition == keys.commits(self._repo)
+        return partition == keys.commits(self.repo_id)
 
     def is_visible(self, partition: str) -> bool:
         return partition in (
             OBJECTS,
             CLOCK.partition,
-            keys.branches(self._repo),
-            keys.tags(self._repo),
-            keys.marks(self._repo),
-            keys.locations(self._repo, 0),
-        ) or (partition.startswith(f"{self._repo}/staging/") and ":" in partition)
+            keys.branches(self.repo_id),
+            keys.tags(self.repo_id),
+            keys.marks(self.repo_id),
+            keys.locations(self.repo_id, 0),
+        ) or (partition.startswith(f"{self.repo_id}/staging/") and ":" in partition)
 
     def violation(self, store: Mapping[int, int], names: Interned) -> str | None:
         return self.watch.lost(store, names)
 
-    def settling(self, round_number: int, stages: tuple[Stage, ...] | None = None) -> Task:
+    def settling(self, round_number: int) -> Task:
         return Task(
-            "Z" + "ABCDEFGH"[round_number], stages or settle(), clock_ms=self._wall_ms + (round_number + 1) * _ROUND_MS
+            "Z" + "ABCDEFGH"[round_number], self.stages(), clock_ms=self._wall_ms + (round_number + 1) * _ROUND_MS
         )
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return those of a round of settling."""
+        return settle()
 
     def mark(self, store: Mapping[int, int], shard: str, names: Interned) -> dict[int, int]:
         raise NotImplementedError(f"no shard of this world may lose writes: {shard}")
@@ -287,7 +294,7 @@ class RepositoryDomain:
         found = audit(
             DictKV(contents),
             DictObjects(blobs, FakeClock()),
-            self._repo,
+            self.repo_id,
             now_ms=self._wall_ms + 1000 * DAY_MS,
             shards=1,
         )
@@ -301,7 +308,7 @@ class RepositoryDomain:
 
     def _left_of_uploads(self, contents: Mapping[Key, bytes], blobs: Mapping[str, bytes]) -> list[Garbage]:
         """What is left of multipart uploads, which have all expired by then: records, and what the store keeps."""
-        folders = (f"{self._repo}/uploads", f"{self._repo}/parts/")
+        folders = (f"{self.repo_id}/uploads", f"{self.repo_id}/parts/")
         left = [Garbage(key, "an upload that is over") for key in contents if key.partition.startswith(folders)]
         kept = [key for key in blobs if key.startswith(UPLOADS)]
         return [*left, *(Garbage(Key(OBJECTS, key), "the store keeps an upload that is over") for key in kept)]

@@ -28,12 +28,13 @@ from refstore.versioning.manifest import (
 )
 from tests.kit import guarded_reaping
 from tests.kit.calls import positions_of
+from tests.kit.domain import RepositoryDomain
 from tests.kit.steps import OBJECTS, SERVERS, Interned, body_of
 
 if TYPE_CHECKING:
     from refstore.core.ids import RepositoryId
-    from tests.kit.domain import RepositoryDomain, Tools, World
-    from tests.kit.replay import Stores, Task
+    from tests.kit.domain import World
+    from tests.kit.replay import Stage
 
 REST: Final = "rest"
 
@@ -80,40 +81,35 @@ def shard_of(repo: RepositoryId, partition: str, shards: tuple[str, ...]) -> str
     return REST
 
 
-class LosingDomain:
-    """A repository whose KV may lose writes. See `explorer.Domain`."""
+class LosingDomain(RepositoryDomain):
+    """A repository whose KV may lose writes."""
 
-    def __init__(self, inner: RepositoryDomain, world: World, shards: tuple[str, ...]) -> None:
-        self._inner = inner
-        self._repo = world.repo.record.id
+    def __init__(
+        self, world: World, private: dict[str, bytes], shards: tuple[str, ...], *, safety_only: bool, leaves: bool
+    ) -> None:
+        super().__init__(world, private, safety_only=safety_only, leaves=leaves)
         self._shards = shards
         self._of: dict[int, str] = {}
         """By partition."""
         self._first = {name for name in world.blobs if name.startswith("data/")}
         self._acknowledged: dict[int, frozenset[int]] = {}
         """By value: the objects that an entry of the manifest names."""
-        inner.watch.may_lose_records = True
-
-    def bind(self, stores: Stores) -> Tools:
-        return self._inner.bind(stores)
-
-    def is_immutable(self, partition: str) -> bool:
-        return self._inner.is_immutable(partition)
+        self.watch.may_lose_records = True
 
     def is_visible(self, partition: str) -> bool:
-        return partition == SERVERS or self._inner.is_visible(partition)
+        return partition == SERVERS or super().is_visible(partition)
 
-    def settling(self, round_number: int) -> Task:
-        return self._inner.settling(round_number, guarded_reaping.settle())
+    def stages(self) -> tuple[Stage, ...]:
+        return guarded_reaping.settle()
 
     def left_over(self, store: Mapping[int, int], names: Interned) -> str | None:
         """What was lost may leak; `violation` knows what is excused."""
-        return None if self._inner.safety_only else self._inner.left_over(store, names)
+        return None if self.safety_only else super().left_over(store, names)
 
     def violation(self, store: Mapping[int, int], names: Interned) -> str | None:
         excused = {names.key(Key(OBJECTS, name)): 1 for name in self._excused(store, names) | self._saved(store, names)}
         there = {**excused, **store} if excused else store
-        why = self._inner.watch.lost(there, names)
+        why = self.watch.lost(there, names)
         if why is not None:
             return why
         for key, value in store.items():
@@ -149,7 +145,7 @@ class LosingDomain:
         partition = names.partition_of[key]
         shard = self._of.get(partition)
         if shard is None:
-            shard = self._of[partition] = shard_of(self._repo, names.partitions[partition], self._shards)
+            shard = self._of[partition] = shard_of(self.repo_id, names.partitions[partition], self._shards)
         return shard
 
     def _excused(self, store: Mapping[int, int], names: Interned) -> set[str]:
@@ -171,7 +167,7 @@ class LosingDomain:
         return {
             names.keys[key].name
             for key, value in store.items()
-            if names.keys[key].partition.startswith(f"{self._repo}/references/")
+            if names.keys[key].partition.startswith(f"{self.repo_id}/references/")
             and isinstance(decode_reference(names.values[value]), Deleting)
         }
 
@@ -180,7 +176,7 @@ class LosingDomain:
         return {
             names.keys[key].name: decode(names.values[value], Location)
             for key, value in store.items()
-            if names.keys[key].partition == keys.locations(self._repo, 0)
+            if names.keys[key].partition == keys.locations(self.repo_id, 0)
         }
 
     def _with_content(self, store: Mapping[int, int], names: Interned) -> set[str]:
@@ -222,9 +218,9 @@ class LosingDomain:
         known = set(self._first)
         for key, value in store.items():
             partition = names.keys[key].partition
-            if partition.startswith(keys.references(self._repo, 0)):
+            if partition.startswith(keys.references(self.repo_id, 0)):
                 known.add(names.keys[key].name)
-            elif partition.startswith(f"{self._repo}/staging/") and ":" in partition:
+            elif partition.startswith(f"{self.repo_id}/staging/") and ":" in partition:
                 record = decode_staged(names.values[value])
                 if isinstance(record, Entry):
                     known.add(record.address)
@@ -237,7 +233,7 @@ class LosingDomain:
             for line in body_of(names.values[value]).splitlines():
                 entry = msgspec.json.decode(line, type=AnyEntry)
                 if isinstance(entry, CommitLanded):
-                    named |= self._inner.watch.parents_and_objects(entry.record, names)[1]
+                    named |= self.watch.parents_and_objects(entry.record, names)[1]
                 elif isinstance(entry, EntriesPlaced):  # no scenario releases what it has witnessed
                     placed = (decode(item.record, Entry) for item in entry.entries)
                     named |= {names.key(Key(OBJECTS, item.address)) for item in placed}

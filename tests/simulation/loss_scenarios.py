@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from tests.kit import guarded_reaping, purging
-from tests.kit.domain import NO_AGES, Tools
-from tests.kit.replay import Stage
+from tests.kit.domain import NO_AGES
 from tests.simulation import calls as do
 from tests.simulation.calls import COMMIT, COPY, OVERWRITE, RESET, Call
 from tests.simulation.plans import Calls, Plan, plan
@@ -31,37 +30,21 @@ BRANCHES = ("branches", "rest")
 
 def lose(shard: str) -> Call:
     """Writes are lost, and another server answers."""
-
-    def mark(tools: Tools) -> None:
-        tools.stores.mark(shard)
-
-    def go(tools: Tools) -> None:
-        tools.stores.lose(shard, "2")
-
-    return Call((Stage("mark", mark), Stage("lose", go)), unbounded=True)
+    marked, lost = back_up(shard), do.call("lose", lambda tools: tools.stores.lose(shard, "2"))
+    return Call((*marked.stages, *lost.stages), unbounded=True)
 
 
 def back_up(shard: str) -> Call:
-    def mark(tools: Tools) -> None:
-        tools.stores.mark(shard)
-
-    return Call((Stage("mark", mark),))
+    return do.call("mark", lambda tools: tools.stores.mark(shard))
 
 
 def put_back(shard: str) -> Call:
     """The copy is put back, and nobody can tell from the server that it was."""
-
-    def go(tools: Tools) -> None:
-        tools.stores.lose(shard, "")
-
-    return Call((Stage("lose", go),))
+    return do.call("lose", lambda tools: tools.stores.lose(shard, ""))
 
 
 def switch(shard: str) -> Call:
-    def go(tools: Tools) -> None:
-        tools.stores.switch(shard, "2")
-
-    return Call((Stage("switch", go),), unbounded=True)
+    return replace(do.call("switch", lambda tools: tools.stores.switch(shard, "2")), unbounded=True)
 
 
 def losses() -> Iterator[Plan]:

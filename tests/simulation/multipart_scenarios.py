@@ -13,7 +13,6 @@ from refstore.operations import complete_upload, multipart
 from refstore.operations.complete_upload import RequestedPart
 from refstore.versioning.multipart_uploads import UploadName
 from tests.kit.domain import Tools
-from tests.kit.replay import Stage
 from tests.simulation import calls as do
 from tests.simulation.calls import (
     BODIES,
@@ -28,6 +27,7 @@ from tests.simulation.calls import (
     Promise,
 )
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
+from tests.simulation.race_scenarios import create
 from tests.simulation.worlds import Start
 
 MAIN = BranchName("main")
@@ -59,35 +59,24 @@ def begin_to_end(branch: str, path: str) -> Call:
         written = multipart.write_part(tools.ctx, name, 1, BODIES["P9"])
         complete_upload.complete(tools.ctx, name, [RequestedPart(1, written.part.etag)])
 
-    return Call((Stage(f"upload {branch} {path} in parts", run),), (Promise(branch, path, BODIES["P9"]),))
+    return do.call(f"upload {branch} {path} in parts", run, Promise(branch, path, BODIES["P9"]))
 
 
 def complete(start: Uploading, body: str = "P9", *, if_absent: bool = False) -> Call:
     name, part = start.name, start.parts[body]
-
-    def run(tools: Tools) -> None:
-        complete_upload.complete(tools.ctx, name, [part], if_absent=if_absent)
-
-    what = f"complete with {body}{' if absent' if if_absent else ''}"
-    return Call((Stage(what, run),), (Promise(name.branch, name.path, BODIES[body]),))
-
-
-def upload_if_absent() -> Call:
-    def run(tools: Tools) -> None:
-        tools.repo.upload("main", "p", BODIES["P1"], if_absent=True)
-
-    return Call((Stage("upload P1 if absent", run),), (Promise("main", "p", BODIES["P1"]),))
+    return do.call(
+        f"complete with {body}{' if absent' if if_absent else ''}",
+        lambda tools: complete_upload.complete(tools.ctx, name, [part], if_absent=if_absent),
+        Promise(name.branch, name.path, BODIES[body]),
+    )
 
 
 def abort(name: UploadName) -> Call:
-    return Call((Stage("abort", lambda tools: multipart.abort(tools.ctx, name)),))
+    return do.call("abort", lambda tools: multipart.abort(tools.ctx, name))
 
 
 def write_part(name: UploadName) -> Call:
-    def run(tools: Tools) -> None:
-        multipart.write_part(tools.ctx, name, 3, BODIES["P1"])
-
-    return Call((Stage("write a part", run),))
+    return do.call("write a part", lambda tools: multipart.write_part(tools.ctx, name, 3, BODIES["P1"]))
 
 
 def uploads_in_parts() -> Iterator[Plan]:
@@ -153,14 +142,14 @@ def _uploads(*, store_has_uploads: bool) -> Iterator[Plan]:
     )
     yield of(
         "complete if absent | upload if absent",
-        lambda start: {"A": [complete(start, if_absent=True)], "B": [upload_if_absent()]},
+        lambda start: {"A": [complete(start, if_absent=True)], "B": [create("p", "P1")]},
         "A",
         keeps="AB",
         leaves=True,
     )
     yield of(
         "complete if absent | complete (replay) | upload if absent",
-        lambda start: {"A": [complete(start, if_absent=True)], "M": [complete(start)], "B": [upload_if_absent()]},
+        lambda start: {"A": [complete(start, if_absent=True)], "M": [complete(start)], "B": [create("p", "P1")]},
         keeps="M",
         leaves=True,
     )
