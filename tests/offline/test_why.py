@@ -20,7 +20,7 @@ from refstore_gc import deleted_repositories, deletion_index_writer, gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import StepProgress
 from tests.commands import Command
-from tests.offline.test_leftovers import delete_and_drain
+from tests.offline.test_deleted_repositories import delete_and_drain
 from tests.offline.world import World
 from tests.reaping import release_all
 

@@ -25,7 +25,7 @@ RULES = ROOT / "deploy/prometheus/refstore.rules.yaml"
 DASHBOARD = ROOT / "deploy/grafana/refstore.json"
 _NAME = re.compile(r"\brefstore_[a-z_]+\b")
 NOT_A_LAKES = {metrics.GC_DELETED.series_name}
-"""What only `refstore gc run --every` serves: tests/offline/test_every.py sees it change."""
+"""What only `refstore gc run --every` serves: tests/offline/test_gc_every.py sees it change."""
 
 
 def names_in(text: str) -> set[str]:

@@ -34,7 +34,7 @@ from refstore_gc.run_progress import RunSteps, ignore_progress
 from refstore_gc.run_summary import GcSummary
 from refstore_gc.simulate import simulate_mark
 from tests.engines import OneEngine
-from tests.offline.test_against_the_obvious import obviously
+from tests.offline.test_mark_oracle import obviously
 from tests.offline.world import World, marked_in
 from tests.reaping import release_all
 
