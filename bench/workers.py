@@ -325,32 +325,34 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     from refstore_purge.formats.base import FormatTask
 
     worker_processes.become_worker()
-    job = purge_tasks.TaskSettings(
+    task_settings = purge_tasks.TaskSettings(
         url=url, io_timeout_seconds=60.0, ids=SharedFolder(ids), hash_key=b"bench" * 3 + b"!"
     )
     store = open_objects(url)
 
-    def work(key: str, *, to: str) -> purge_tasks.ObjectResult:
+    def do_task(key: str, *, to: str) -> purge_tasks.ObjectResult:
         size = store.head(key).size_bytes
         name: Any = format_
         task = FormatTask(tuple(identifier.split(".")))
-        work = purge_tasks.ObjectTask(
+        object_task = purge_tasks.ObjectTask(
             address=key, size_bytes=size, format=name, ids="", format_task=task, target_address=to
         )
-        done = purge_tasks.run_task(job, work if to else msgspec.structs.replace(work, index_key=f"index/{key}"))
+        done = purge_tasks.run_task(
+            task_settings, object_task if to else msgspec.structs.replace(object_task, index_key=f"index/{key}")
+        )
         if done.failure or not done.matched_rows:
             raise RuntimeError(f"{key}: {done}")
         return done
 
-    work(small, to="")
-    work(small, to=f"data/new-{small}")
+    do_task(small, to="")
+    do_task(small, to=f"data/new-{small}")
     gc.collect()
     idle = resident_mib()
     measured: dict[str, Any] = {"idle": idle}
     began = time.perf_counter()
     for name, to in (("find", ""), ("rewrite", f"data/new-{large}")):
         forget_peak()
-        measured["rows"] = work(large, to=to).rows
+        measured["rows"] = do_task(large, to=to).rows
         measured[name] = peak_mib() - idle
     return _measured(time.perf_counter() - began, **measured)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from refstore.core import large_blocks
-from refstore_purge.formats.base import OtherMeansError
+from refstore_purge.purge_error import OtherMeansError
 from refstore_purge.untyped_pandas import pa
 
 MEMORY_BYTES: Final = 192 * 1024 * 1024

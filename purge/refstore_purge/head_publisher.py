@@ -17,11 +17,11 @@ import msgspec
 
 from refstore.errors import BranchNotFound
 from refstore.purge_document.document import Dataset
-from refstore_purge.formats.base import PurgeError
 from refstore_purge.outcomes import SUMMARY, ObjectResult
 from refstore_purge.publish import BranchPublication
 from refstore_purge.purge_attempts import Publisher, PurgeAttempt
 from refstore_purge.purge_context import PurgeRun
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_plan import BranchPath, PurgeObject, PurgePlan, plan_heads
 from refstore_purge.purge_report import PublishedCommit
 from refstore_purge.summary_files import find_affected_summaries, rewrite_summary

@@ -23,16 +23,16 @@ from refstore.records import keys
 from refstore.records.location_records import Content
 from refstore_purge import purge_tasks, summary_files
 from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
-from refstore_purge.formats.base import PurgeError
 from refstore_purge.outcomes import SUMMARY, ObjectResult
 from refstore_purge.purge_attempts import Publisher, PurgeAttempt
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_plan import BranchPath, PurgeObject, PurgePlan
 from refstore_purge.version_plan import find_outside_names, plan_versions
 
 REWRITES_PER_CORE: Final = 32
 """How many objects each core writes in one call of the engine."""
 PART_BYTES: Final = 4 << 30
-"""How many bytes, so that a job ends well within the deadline of an operation."""
+"""How many bytes, so that it ends well within the deadline of an operation."""
 ERASE_BATCH: Final = 1000
 BUSY: Final = (
     "others kept changing it, or its content is not there; run the purge again, and if that does not help, ask "

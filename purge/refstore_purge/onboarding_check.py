@@ -21,8 +21,9 @@ from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_purge import purge_tasks
 from refstore_purge.dataset_results import describe_empty, describe_missing_identifier
-from refstore_purge.formats.base import FormatTask, IdKind, MissingColumnError, PurgeError, find_column_type
+from refstore_purge.formats.base import FormatTask, IdKind, MissingColumnError, find_column_type
 from refstore_purge.formats.registry import load_format
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_plan import identifier_in_names, is_data
 from refstore_purge.untyped_pandas import pa
 

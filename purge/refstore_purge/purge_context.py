@@ -126,12 +126,12 @@ class PurgeRun:
             yield batch
 
     def run_tasks(self, object_tasks: list[ObjectTask]) -> list[ObjectResult]:
-        """Do the work of some objects on the engine."""
+        """Do the tasks of some objects on the engine."""
         assert self.task_settings is not None  # noqa: S101  # the ids are prepared before anything is looked at
         return purge_tasks.run_tasks(self.engine, self.task_settings, object_tasks)
 
     def make_task(self, purge_object: PurgeObject, *, to: str = "") -> ObjectTask:
-        """Return an object's work for a task. `to`: where to write it again; '': only look for the ids."""
+        """Return an object's task. `to`: where to write it again; '': only look for the ids."""
         dataset = purge_object.dataset
         assert dataset.format is not None  # noqa: S101  # the document's check says so for what tasks work on
         return ObjectTask(
@@ -151,7 +151,7 @@ class PurgeRun:
         )
 
     def with_index(self, object_task: ObjectTask, purge_object: PurgeObject) -> ObjectTask:
-        """Return the work with the place of its object's index."""
+        """Return the task with the place of its object's index."""
         if self.key is None or object_task.format_task.matches_every_row:
             return object_task
         dataset = purge_object.dataset

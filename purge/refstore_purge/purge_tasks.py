@@ -24,10 +24,11 @@ from refstore.purge_document.document import Dataset, FileFormat
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge.file_allowance import NO_MEMORY, limit_memory
-from refstore_purge.formats.base import FormatTask, MissingColumnError, PurgeError, find_column_type, unknown_failure
+from refstore_purge.formats.base import FormatTask, MissingColumnError, find_column_type, unknown_failure
 from refstore_purge.formats.registry import MODULES, load_format
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.outcomes import ObjectResult
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.reader_process import crash_reason, open_store
 from refstore_purge.untyped_pandas import pa
 
@@ -71,14 +72,14 @@ class ObjectTask(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nobody may name the object any more by now."""
 
 
-def run_tasks(engine: Engine, job: TaskSettings, works: list[ObjectTask]) -> list[ObjectResult]:
-    """Do the work of all objects; return what became of each, in their order. A failure of one fails only that."""
-    if not works:
+def run_tasks(engine: Engine, task_settings: TaskSettings, object_tasks: list[ObjectTask]) -> list[ObjectResult]:
+    """Do the tasks of all objects; return what became of each, in their order. A failure of one fails only that."""
+    if not object_tasks:
         return []
-    groups = group_tasks(works, engine.parallelism)
-    is_long = sum(work.size_bytes for work in works) >= LONG_BYTES
-    done = dict(engine.map(partial(run_group, job), groups, is_long=is_long))
-    return [done[number] for number in range(len(works))]
+    groups = group_tasks(object_tasks, engine.parallelism)
+    is_long = sum(object_task.size_bytes for object_task in object_tasks) >= LONG_BYTES
+    done = dict(engine.map(partial(run_group, task_settings), groups, is_long=is_long))
+    return [done[number] for number in range(len(object_tasks))]
 
 
 def modules_for(datasets: Iterable[Dataset], *, has_index: bool) -> list[str]:
@@ -87,58 +88,60 @@ def modules_for(datasets: Iterable[Dataset], *, has_index: bool) -> list[str]:
     return [__name__, *sorted(formats), *(["refstore_purge.id_index", "pandas.util"] if has_index else [])]
 
 
-def group_tasks(works: list[ObjectTask], cores: int) -> list[list[tuple[int, ObjectTask]]]:
-    """Return the numbered works in groups, a task each: a task costs Spark as much as a small object costs. There
-    are enough groups for all cores, and for progress that moves.
+def group_tasks(object_tasks: list[ObjectTask], cores: int) -> list[list[tuple[int, ObjectTask]]]:
+    """Return the numbered tasks of objects in groups, a task of the engine each: one costs Spark as much as a small
+    object costs. There are enough groups for all cores, and for progress that moves.
     """
     tasks = cores * TASKS_PER_CORE
-    bytes_max = min(TASK_BYTES, sum(work.size_bytes for work in works) // tasks)
-    objects_max = min(TASK_OBJECTS, -(-len(works) // tasks))
-    numbered = enumerate(works)
+    bytes_max = min(TASK_BYTES, sum(object_task.size_bytes for object_task in object_tasks) // tasks)
+    objects_max = min(TASK_OBJECTS, -(-len(object_tasks) // tasks))
+    numbered = enumerate(object_tasks)
     return list(split_sized(numbered, lambda item: item[1].size_bytes, size_max=bytes_max, items_max=objects_max))
 
 
-def run_group(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
-    """Do the works of one task of the engine."""
-    for number, work in numbered:
-        yield number, run_task(job, work)
+def run_group(
+    task_settings: TaskSettings, numbered: list[tuple[int, ObjectTask]]
+) -> Iterator[tuple[int, ObjectResult]]:
+    """Do the tasks of the objects of one group."""
+    for number, object_task in numbered:
+        yield number, run_task(task_settings, object_task)
 
 
-def run_task(job: TaskSettings, work: ObjectTask) -> ObjectResult:
-    """Do one object's work in a process of its own: a library that crashes at a file does so for that file only."""
-    job = msgspec.structs.replace(job, ids=job.ids.as_local())
+def run_task(task_settings: TaskSettings, object_task: ObjectTask) -> ObjectResult:
+    """Do one object's task in a process of its own: a library that crashes at a file does so for that file only."""
+    task_settings = msgspec.structs.replace(task_settings, ids=task_settings.ids.as_local())
     try:
-        return worker_processes.call(partial(run_in_process, job, work))
+        return worker_processes.call(partial(run_in_process, task_settings, object_task))
     except worker_processes.CrashedError as error:
-        if work.index_bytes:  # it may have been the index that is damaged
-            return run_task(job, msgspec.structs.replace(work, index_bytes=0))
-        if work.format == "orc" and not work.format_task.ignores_statistics:  # or its statistics
-            task = replace(work.format_task, ignores_statistics=True)
-            return run_task(job, msgspec.structs.replace(work, format_task=task))
-        return ObjectResult(address=work.address, failure=crash_reason(error))
+        if object_task.index_bytes:  # it may have been the index that is damaged
+            return run_task(task_settings, msgspec.structs.replace(object_task, index_bytes=0))
+        if object_task.format == "orc" and not object_task.format_task.ignores_statistics:  # or its statistics
+            task = replace(object_task.format_task, ignores_statistics=True)
+            return run_task(task_settings, msgspec.structs.replace(object_task, format_task=task))
+        return ObjectResult(address=object_task.address, failure=crash_reason(error))
 
 
-def run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
-    """Do one object's work in this process."""
-    store = open_store(job.url, job.io_timeout_seconds)
-    ids = _open_ids(job.ids, work.ids)
-    source = open_object(store, work.address, work.size_bytes)
+def run_in_process(task_settings: TaskSettings, object_task: ObjectTask) -> ObjectResult:
+    """Do one object's task in this process."""
+    store = open_store(task_settings.url, task_settings.io_timeout_seconds)
+    ids = _open_ids(task_settings.ids, object_task.ids)
+    source = open_object(store, object_task.address, object_task.size_bytes)
     try:
-        format_ = load_format(work.format)
-        if not work.target_address:
-            with limit_memory(work.size_bytes):
-                return _search_object(job, work, store, source, ids)
+        format_ = load_format(object_task.format)
+        if not object_task.target_address:
+            with limit_memory(object_task.size_bytes):
+                return _search_object(task_settings, object_task, store, source, ids)
         with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
-            with limit_memory(work.size_bytes):
-                written = format_.rewrite(cast(BinaryIO, source), target, work.format_task, ids)
-            stored = put_result(store, work.target_address, target)
+            with limit_memory(object_task.size_bytes):
+                written = format_.rewrite(cast(BinaryIO, source), target, object_task.format_task, ids)
+            stored = put_result(store, object_task.target_address, target)
     except ObjectNotFound:
-        if not work.may_be_gone:
+        if not object_task.may_be_gone:
             raise
-        return ObjectResult(address=work.address, is_gone=True)
+        return ObjectResult(address=object_task.address, is_gone=True)
     except (PurgeError, Corrupt) as error:
         return ObjectResult(
-            address=work.address,
+            address=object_task.address,
             failure=str(error),
             lacks_identifier=isinstance(error, MissingColumnError),
             read_bytes=source.requested_bytes,
@@ -146,16 +149,18 @@ def run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
     except RefstoreError:
         raise
     except MemoryError:
-        return ObjectResult(address=work.address, failure=NO_MEMORY, read_bytes=source.requested_bytes)
+        return ObjectResult(address=object_task.address, failure=NO_MEMORY, read_bytes=source.requested_bytes)
     except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
-        return ObjectResult(address=work.address, failure=unknown_failure(error), read_bytes=source.requested_bytes)
+        return ObjectResult(
+            address=object_task.address, failure=unknown_failure(error), read_bytes=source.requested_bytes
+        )
     return ObjectResult(
-        address=work.address,
+        address=object_task.address,
         rows=written.rows,
         matched_rows=written.matched_rows,
         matched_entries=written.removed_entries,
         read_bytes=source.requested_bytes,
-        target_address=work.target_address,
+        target_address=object_task.target_address,
         size_bytes=stored.size_bytes,
         checksum=stored.checksum,
         md5=stored.md5,
@@ -163,30 +168,34 @@ def run_in_process(job: TaskSettings, work: ObjectTask) -> ObjectResult:
 
 
 def _search_object(
-    job: TaskSettings, work: ObjectTask, store: ObjectStore, source: StoredFile, ids: AnyIds
+    task_settings: TaskSettings, object_task: ObjectTask, store: ObjectStore, source: StoredFile, ids: AnyIds
 ) -> ObjectResult:
     """Look for the ids in the index, and if that does not rule them out, in the object."""
     from refstore_purge import id_index
 
     index_read, is_indexed = 0, False
-    if job.hash_key and work.index_bytes and ids.index_hashes is not None:
+    if task_settings.hash_key and object_task.index_bytes and ids.index_hashes is not None:
         with suppress(Exception):  # an index that cannot be read is written again
-            answer = id_index.look_up(store, work.index_key, work.index_bytes, ids.index_hashes)
+            answer = id_index.look_up(store, object_task.index_key, object_task.index_bytes, ids.index_hashes)
             index_read = answer.read_bytes
             is_indexed = True
             if not answer.may_match:
-                return ObjectResult(address=work.address, rows=answer.rows, decided_by="index", read_bytes=index_read)
-    collector = id_index.HashCollector(ids, job.hash_key) if job.hash_key and not is_indexed else None
-    found = load_format(work.format).find(cast(BinaryIO, source), work.format_task, collector or ids)
+                return ObjectResult(
+                    address=object_task.address, rows=answer.rows, decided_by="index", read_bytes=index_read
+                )
+    collector = (
+        id_index.HashCollector(ids, task_settings.hash_key) if task_settings.hash_key and not is_indexed else None
+    )
+    found = load_format(object_task.format).find(cast(BinaryIO, source), object_task.format_task, collector or ids)
     written = 0
     is_told = collector is not None and found.decided_by == "column" and found.has_identifier
     body = collector.to_bytes(found.rows) if collector is not None and is_told else None
     if body is not None:
         with suppress(RefstoreError):  # a later run writes it
-            store.put(work.index_key, body)
+            store.put(object_task.index_key, body)
             written = len(body)
     return ObjectResult(
-        address=work.address,
+        address=object_task.address,
         rows=found.rows,
         matched_rows=found.matched_rows,
         matched_entries=found.matched_entries,
@@ -218,18 +227,18 @@ def _read_object(
         return read(source)
 
 
-def identifier_type(ctx: Context, work: ObjectTask) -> Any:
+def identifier_type(ctx: Context, object_task: ObjectTask) -> Any:
     """Return the type that the identifier's column of an object has in Arrow; None: its file does not say, as one that
     has only nulls.
     """
-    schema_of = load_format(work.format).schema_of
+    schema_of = load_format(object_task.format).schema_of
     if schema_of is None:
         return None
     try:
-        schema = read_in_process(ctx, work.address, work.size_bytes, schema_of)
+        schema = read_in_process(ctx, object_task.address, object_task.size_bytes, schema_of)
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
-    type_ = find_column_type(schema, work.format_task.identifier, work.format_task.map_part)
+    type_ = find_column_type(schema, object_task.format_task.identifier, object_task.format_task.map_part)
     return None if type_ is None or pa.types.is_null(type_) else type_
 
 

@@ -19,9 +19,10 @@ from refstore.operations.referenced_entries import TRASH_REF_PREFIX
 from refstore.records.staging_records import Entry
 from refstore_purge import purge_tasks
 from refstore_purge.formats import parquet_summary
-from refstore_purge.formats.base import PurgeError, unknown_failure
+from refstore_purge.formats.base import unknown_failure
 from refstore_purge.formats.parquet_summary import ParquetSummary
 from refstore_purge.purge_context import PurgeRun
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_plan import BranchPath, PurgeObject
 
 IsReplaced = Callable[[str], bool]

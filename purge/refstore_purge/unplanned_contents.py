@@ -22,10 +22,10 @@ from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.records.location_records import Location
 from refstore.records.staging_records import Entry
 from refstore_purge import row_search, summary_files
-from refstore_purge.formats.base import PurgeError
 from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
 from refstore_purge.outcomes import ObjectResult
 from refstore_purge.purge_context import PurgeRun
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_plan import (
     BranchPath,
     Partition,

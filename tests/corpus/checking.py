@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from refstore_purge.formats.base import FormatTask, IdKind, PurgeError
+from refstore_purge.formats.base import FormatTask, IdKind
 from refstore_purge.formats.registry import load_format
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_ids import IdSet
 from tests.corpus import avro_kept, orc_kept, parquet_kept, parquet_layout, text_kept
 from tests.corpus.arrow_values import taken

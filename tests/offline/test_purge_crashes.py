@@ -59,17 +59,19 @@ def with_mark() -> bytes:
     return out.getvalue()
 
 
-def do_all_or_abort(job: TaskSettings, numbered: list[tuple[int, ObjectTask]]) -> Iterator[tuple[int, ObjectResult]]:
+def do_all_or_abort(
+    task_settings: TaskSettings, numbered: list[tuple[int, ObjectTask]]
+) -> Iterator[tuple[int, ObjectResult]]:
     """Do the work of a task, and abort at some objects, as a library may at what nobody knows yet."""
     purge_tasks.run_in_process = do_or_abort
-    for number, work in numbered:
-        yield number, purge_tasks.run_task(job, work)
+    for number, object_task in numbered:
+        yield number, purge_tasks.run_task(task_settings, object_task)
 
 
-def do_or_abort(job: TaskSettings, work: ObjectTask) -> ObjectResult:
-    if ABORTS in b"".join(open_store(job.url, job.io_timeout_seconds).get(work.address)):
+def do_or_abort(task_settings: TaskSettings, object_task: ObjectTask) -> ObjectResult:
+    if ABORTS in b"".join(open_store(task_settings.url, task_settings.io_timeout_seconds).get(object_task.address)):
         os.abort()
-    return DO(job, work)
+    return DO(task_settings, object_task)
 
 
 def with_damaged_statistics() -> bytes:
@@ -135,12 +137,14 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     store = world.repo.context.objects
     store.put("data/file", parquet())
     write_ids(world.folder / "ids", "string", [pa.array([BOB])])
-    job = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
-    work = ObjectTask(address="data/file", size_bytes=1, format="parquet", ids="", format_task=FormatTask(("guest",)))
+    task_settings = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
+    object_task = ObjectTask(
+        address="data/file", size_bytes=1, format="parquet", ids="", format_task=FormatTask(("guest",))
+    )
     with monkeypatch.context() as patched:
         patched.setattr(parquet_format, "find", finds)
         patched.setattr(worker_processes, "call", lambda work: work())
-        done = purge_tasks.run_task(job, work)
+        done = purge_tasks.run_task(task_settings, object_task)
     assert done.failure.startswith("reading or writing it takes more memory than")
 
 

@@ -52,8 +52,8 @@ def test_it_takes_little_memory_and_is_left(world: World, name: str) -> None:
     body = hostile.body()
     store.put(KEY, body)
     write_ids(world.folder / "ids", "string", [pa.array(["bob"])])
-    job = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
-    wanted = WantedIds.prepare(world.folder / "ids", "", is_named=False)
+    task_settings = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
+    wanted = WantedIds("string", pa.array([b"bob"], NORMAL["string"]))
     dataset = Dataset("d", "data/", "guest", "rewrite", hostile.format)
     failures: list[str] = []
     for target in ("", "data/new", None):
@@ -62,11 +62,11 @@ def test_it_takes_little_memory_and_is_left(world: World, name: str) -> None:
             content = ContentToVerify(dataset, wanted, KEY, len(body), is_of_id=False, describes_others=False)
             failures.append(read_content(world.repo.context, content).reason)
         else:
-            work = ObjectTask(
+            object_task = ObjectTask(
                 address=KEY, size_bytes=len(body), format=hostile.format, ids="", format_task=FormatTask(("guest",)),
                 target_address=target,
             )  # fmt: skip
-            failures.append(purge_tasks.run_task(job, work).failure)
+            failures.append(purge_tasks.run_task(task_settings, object_task).failure)
         assert worker_processes.call(partial(memory_mib, "VmHWM")) - before < RISE_MIB_MAX, failures
     assert all(failures[1:]), failures  # a look may believe the statistics of ORC
     assert hostile.reason in failures[1]

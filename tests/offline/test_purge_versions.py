@@ -158,9 +158,9 @@ def change_rewrites(
     """Let the runs of this test get what `change` makes of the results of each rewrite."""
     real = purge_tasks.run_tasks
 
-    def run_tasks(engines: Any, job: Any, works: Any) -> list[ObjectResult]:
-        done = real(engines, job, works)
-        return change(done) if works[0].target_address else done
+    def run_tasks(engines: Any, task_settings: Any, object_tasks: Any) -> list[ObjectResult]:
+        done = real(engines, task_settings, object_tasks)
+        return change(done) if object_tasks[0].target_address else done
 
     monkeypatch.setattr(purge_tasks, "run_tasks", run_tasks)
 
@@ -224,11 +224,11 @@ class TestWhatIsLeft:
         real = purge_tasks.run_tasks
         others: list[object] = []
 
-        def meanwhile(engines: Any, job: Any, works: Any) -> Any:
+        def meanwhile(engines: Any, task_settings: Any, object_tasks: Any) -> Any:
             if not others:
                 others.append(rewrite_at(world.repo, "main", PATH, events("bob", "cid"), run="other"))
                 world.ctx.objects.delete_many([planned])
-            return real(engines, job, works)
+            return real(engines, task_settings, object_tasks)
 
         monkeypatch.setattr(purge_tasks, "run_tasks", meanwhile)
         made = purge("bob")

@@ -17,7 +17,8 @@ import pyarrow as pa
 from refstore.purge_document.document import Dataset
 from refstore_gc.engines import worker_processes
 from refstore_purge.formats import avro
-from refstore_purge.formats.base import FormatTask, PurgeError
+from refstore_purge.formats.base import FormatTask
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_ids import IdSet
 from tests.purge.looking import dataset_ids, rows_left
 

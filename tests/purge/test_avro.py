@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from refstore_purge.formats import avro
-from refstore_purge.formats.base import FormatTask, PurgeError
+from refstore_purge.formats.base import FormatTask
+from refstore_purge.purge_error import PurgeError
 from tests.purge.avro_files import (
     PACK,
     block,

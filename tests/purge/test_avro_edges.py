@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from refstore_purge.formats import avro, avro_container
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from tests.purge.avro_files import (
     PACK,
     SYNC,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from refstore.purge_document.document import read_document
 from refstore_purge.formats import compression, csv
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from tests.purge.datasets import TEXT_CODECS
 from tests.purge.looking import find, id_set, rewrite, task
 

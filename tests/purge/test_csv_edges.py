@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore_purge.formats import compression, csv
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import pa
 from tests.purge import datasets
 from tests.purge.looking import find, id_set, rewrite, task

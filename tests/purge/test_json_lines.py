@@ -8,7 +8,7 @@ import json
 import pytest
 
 from refstore_purge.formats import compression, json_lines
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from tests.purge.datasets import TEXT_CODECS
 from tests.purge.looking import find, id_set, rewrite, task
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refstore_purge.formats import compression, json_lines
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from tests.purge import datasets
 from tests.purge.looking import find, id_set, rewrite, task
 

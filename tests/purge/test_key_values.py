@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from refstore_purge.formats import key_values, orc, parquet
-from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError
+from refstore_purge.formats.base import FormatTask, IdMatcher
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import orc as arrow_orc
 from refstore_purge.untyped_pandas import pa, pq
 from tests.purge.looking import id_set, parquet_of, task

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import orc as plain
 
 from refstore_purge.formats import orc
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from tests.purge.looking import find, id_set, rewrite, task
 
 ROWS = 200_000

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from refstore_purge.formats import orc
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import orc as plain
 from refstore_purge.untyped_pandas import pa
 from tests.purge.looking import find, id_set, rewrite, task

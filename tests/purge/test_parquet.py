@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore_purge.formats import parquet
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from tests.purge.looking import encrypted, find, id_set, parquet_of, rewrite, task
 
 

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore_purge.formats import parquet, parquet_footer
-from refstore_purge.formats.base import PurgeError
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
     ColumnMetadataField,
@@ -24,6 +23,7 @@ from refstore_purge.formats.parquet_footer import (
     ThriftStruct,
     ThriftType,
 )
+from refstore_purge.purge_error import PurgeError
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.test_parquet_kept import edited, written
 

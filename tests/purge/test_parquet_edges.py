@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from refstore_purge.formats import parquet
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import pa, pq
 from tests.purge.looking import find, id_set, parquet_of, rewrite, task
 

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore_purge.formats import parquet
-from refstore_purge.formats.base import PurgeError
 from refstore_purge.formats.parquet_chunks import (
     DATA_PAGE,
     PAGE_TYPE,
@@ -40,6 +39,7 @@ from refstore_purge.formats.parquet_footer import (
     write_footer,
 )
 from refstore_purge.formats.parquet_schema import PhysicalType
+from refstore_purge.purge_error import PurgeError
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")

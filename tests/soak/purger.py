@@ -265,7 +265,7 @@ def warm(_: int) -> list[int]:
     return []
 
 
-def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+def unluckily(died: str, fault: str, task_settings: Any, numbered: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """`purge_tasks.run_group`, with the planted faults. Spark sends it whole, because it is of the main module."""
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
@@ -287,14 +287,16 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
 
         json_lines.rewrite = one_too_many
     every: list[tuple[int, Any]] = []
-    for number, work in numbered:
-        if not work.target_address:
-            every.append((number, purge_tasks.run_task(job, work)))
+    for number, object_task in numbered:
+        if not object_task.target_address:
+            every.append((number, purge_tasks.run_task(task_settings, object_task)))
             continue
         # two attempts at once, in two processes; a planted fault stands in this one only
         attempts = [purge_tasks.run_in_process, purge_tasks.run_in_process if fault else purge_tasks.run_task]
         with ThreadPoolExecutor(2) as both:
-            every.append((number, random.choice(list(both.map(lambda do, work=work: do(job, work), attempts)))))
+            every.append(
+                (number, random.choice(list(both.map(lambda do, task=object_task: do(task_settings, task), attempts))))
+            )
         with suppress(FileExistsError):
             Path(died).touch(exist_ok=False)
             os.kill(os.getpid(), signal.SIGKILL)

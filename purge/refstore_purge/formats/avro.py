@@ -23,15 +23,9 @@ from refstore_purge.formats import avro_container, key_values
 from refstore_purge.formats.avro_container import AvroBlock, AvroHeader, read_plain, to_bytes
 from refstore_purge.formats.avro_schema import AvroType, parse_schema
 from refstore_purge.formats.avro_values import IdentifierValues, find_column
-from refstore_purge.formats.base import (
-    TEXT_BATCH_BYTES,
-    FormatTask,
-    IdMatcher,
-    OtherMeansError,
-    RewriteResult,
-    SearchResult,
-)
+from refstore_purge.formats.base import TEXT_BATCH_BYTES, FormatTask, IdMatcher, RewriteResult, SearchResult
 from refstore_purge.formats.nested_columns import check_schema
+from refstore_purge.purge_error import OtherMeansError
 from refstore_purge.untyped_pandas import pa
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from refstore_purge.formats.base import OtherMeansError, PurgeError
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 from refstore_purge.untyped_pandas import import_extra, pa
 
 fastavro: Any = import_extra("fastavro", "the format avro")

@@ -16,7 +16,8 @@ from functools import cached_property
 from typing import Any, Final, cast
 
 from refstore_purge.formats.avro_container import fastavro
-from refstore_purge.formats.base import IdKind, OtherMeansError, PurgeError, kind_of
+from refstore_purge.formats.base import IdKind, kind_of
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 from refstore_purge.untyped_pandas import pa
 
 DEPTH_MAX: Final = 100

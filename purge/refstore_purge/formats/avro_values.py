@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from refstore_purge.formats.avro_container import DAMAGED
 from refstore_purge.formats.avro_schema import KEY, VALUE, AvroType
-from refstore_purge.formats.base import FormatTask, IdKind, OtherMeansError, PurgeError, is_alike, name_of
+from refstore_purge.formats.base import FormatTask, IdKind, is_alike, name_of
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 
 
 class IdentifierValues(NamedTuple):

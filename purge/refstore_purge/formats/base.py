@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Protocol
 
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import pa
 
 if TYPE_CHECKING:
@@ -17,17 +18,6 @@ IdKind = Literal["string", "integer", "binary"]
 
 TEXT_BATCH_BYTES: Final = 2 * 1024 * 1024
 """How much of a text file is decoded at a time. In lines of two bytes each it takes 20 times as much."""
-
-
-class PurgeError(Exception):
-    """An object that cannot be purged: its message names column and types, never a value. The object stays as it is."""
-
-
-class OtherMeansError(PurgeError):
-    """An object to which somebody must see by other means."""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}; see to it by other means"
 
 
 class MissingColumnError(PurgeError):

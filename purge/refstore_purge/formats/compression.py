@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal
 
 from refstore_purge.file_allowance import FileAllowance
-from refstore_purge.formats.base import TEXT_BATCH_BYTES, OtherMeansError
+from refstore_purge.formats.base import TEXT_BATCH_BYTES
 from refstore_purge.formats.unclosed_file import UnclosedFile
+from refstore_purge.purge_error import OtherMeansError
 from refstore_purge.untyped_pandas import pa
 
 Codec = Literal["none", "gzip", "bzip2", "xz", "zstd"]

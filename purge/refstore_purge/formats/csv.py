@@ -17,8 +17,6 @@ from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
-    OtherMeansError,
-    PurgeError,
     RewriteResult,
     SearchResult,
     column_error,
@@ -26,6 +24,7 @@ from refstore_purge.formats.base import (
     name_of,
 )
 from refstore_purge.formats.text_values import match_integers, match_strings
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

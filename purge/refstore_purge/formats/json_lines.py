@@ -20,14 +20,13 @@ from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
     MissingColumnError,
-    OtherMeansError,
-    PurgeError,
     RewriteResult,
     SearchResult,
     is_alike,
     name_of,
 )
 from refstore_purge.formats.text_values import match_integers, match_strings
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

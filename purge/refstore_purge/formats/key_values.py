@@ -17,8 +17,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from refstore_purge.formats.base import IdMatcher, OtherMeansError
+from refstore_purge.formats.base import IdMatcher
 from refstore_purge.formats.text_values import match_texts
+from refstore_purge.purge_error import OtherMeansError
 from refstore_purge.untyped_pandas import pa
 
 ARROW_SCHEMA: Final = b"ARROW:schema"

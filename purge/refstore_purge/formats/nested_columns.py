@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refstore_purge.formats.base import (
-    FormatTask,
-    IdMatcher,
-    PurgeError,
-    find_column_type,
-    kind_of,
-    name_of,
-    schema_column_error,
-)
+from refstore_purge.formats.base import FormatTask, IdMatcher, find_column_type, kind_of, name_of, schema_column_error
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import pa, pc
 
 if TYPE_CHECKING:

@@ -17,18 +17,11 @@ import numpy as np
 
 from refstore_purge.file_allowance import FileAllowance, raise_if_memory
 from refstore_purge.formats import key_values, orc_rows
-from refstore_purge.formats.base import (
-    FormatTask,
-    IdMatcher,
-    OtherMeansError,
-    PurgeError,
-    RewriteResult,
-    SearchResult,
-    name_of,
-)
+from refstore_purge.formats.base import FormatTask, IdMatcher, RewriteResult, SearchResult, name_of
 from refstore_purge.formats.believed_statistics import orc_bounds, rule_out
 from refstore_purge.formats.nested_columns import check_schema, match_rows, set_null
 from refstore_purge.formats.unclosed_file import UnclosedFile
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 from refstore_purge.untyped_pandas import orc, pa
 
 pyorc: Any = import_module("pyorc")

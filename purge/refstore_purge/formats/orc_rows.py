@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from refstore_purge.formats.base import OtherMeansError
+from refstore_purge.purge_error import OtherMeansError
 
 pyorc: Any = import_module("pyorc")
 

@@ -19,15 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 import numpy as np
 
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import (
-    FormatTask,
-    IdMatcher,
-    OtherMeansError,
-    PurgeError,
-    RewriteResult,
-    SearchResult,
-    name_of,
-)
+from refstore_purge.formats.base import FormatTask, IdMatcher, RewriteResult, SearchResult, name_of
 from refstore_purge.formats.nested_columns import check_schema, match_rows, rows_with_values, set_null
 from refstore_purge.formats.parquet_chunks import (
     ChunkSource,
@@ -51,6 +43,7 @@ from refstore_purge.formats.parquet_footer import (
 from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of
 from refstore_purge.formats.parquet_schema import SchemaNode, make_view, read_schema_tree
 from refstore_purge.formats.unclosed_file import FileEnd, UnclosedFile
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 from refstore_purge.untyped_pandas import pa, pc, pq
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.formats.parquet_footer import (
     BLOOM_FILTER,
     BOUNDS,
@@ -31,6 +30,7 @@ from refstore_purge.formats.parquet_footer import (
     to_bytes,
 )
 from refstore_purge.formats.parquet_schema import PhysicalType, SchemaNode, decode_name
+from refstore_purge.purge_error import OtherMeansError
 
 COPY_BYTES: Final = 1024 * 1024
 BLOOM_FPP: Final = 0.05

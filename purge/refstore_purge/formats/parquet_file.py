@@ -10,14 +10,7 @@ from typing import Any, BinaryIO, Final
 from refstore.objects.stored_file import StoredFile
 from refstore_purge.file_allowance import FileAllowance, raise_if_memory
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import (
-    FormatTask,
-    IdMatcher,
-    OtherMeansError,
-    PurgeError,
-    find_column_type,
-    is_alike,
-)
+from refstore_purge.formats.base import FormatTask, IdMatcher, find_column_type, is_alike
 from refstore_purge.formats.believed_statistics import parquet_bounds, rule_out
 from refstore_purge.formats.parquet_chunks import ChunkSource, check_codec, chunk_extent
 from refstore_purge.formats.parquet_footer import (
@@ -34,6 +27,7 @@ from refstore_purge.formats.parquet_footer import (
 )
 from refstore_purge.formats.parquet_identifier import find_plain_leaf
 from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode, make_view, read_schema_tree
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 from refstore_purge.untyped_pandas import pa, pq
 
 NUM_CATEGORIES: Final = b"num_categories"

@@ -12,7 +12,7 @@ from enum import IntEnum
 from importlib import import_module
 from typing import Any, BinaryIO, Final, TypeAlias
 
-from refstore_purge.formats.base import OtherMeansError, PurgeError
+from refstore_purge.purge_error import OtherMeansError, PurgeError
 
 _protocol: Any = import_module("thrift.protocol.TCompactProtocol")
 _transport: Any = import_module("thrift.transport.TTransport")

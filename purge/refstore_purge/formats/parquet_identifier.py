@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from refstore_purge.formats.base import FormatTask, PurgeError, name_of
+from refstore_purge.formats.base import FormatTask, name_of
 from refstore_purge.formats.parquet_schema import REPEATED, SchemaNode
+from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import pa
 
 

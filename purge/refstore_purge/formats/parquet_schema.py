@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from refstore_purge.formats.base import OtherMeansError
 from refstore_purge.formats.key_values import ARROW_SCHEMA
 from refstore_purge.formats.parquet_footer import (
     MAGIC,
@@ -30,6 +29,7 @@ from refstore_purge.formats.parquet_footer import (
     ThriftType,
     write_footer,
 )
+from refstore_purge.purge_error import OtherMeansError
 from refstore_purge.untyped_pandas import pa, pq
 
 REQUIRED: Final = 0

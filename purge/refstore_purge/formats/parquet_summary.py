@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import FormatTask, IdMatcher, PurgeError
+from refstore_purge.formats.base import FormatTask, IdMatcher
 from refstore_purge.formats.parquet_chunks import FileAssembly
 from refstore_purge.formats.parquet_file import make_footer, pairs_of, translate_read_errors
 from refstore_purge.formats.parquet_footer import (
@@ -28,6 +28,7 @@ from refstore_purge.formats.parquet_footer import (
 )
 from refstore_purge.formats.parquet_identifier import is_subsequence
 from refstore_purge.formats.parquet_schema import PhysicalType, SchemaNode, read_schema_tree
+from refstore_purge.purge_error import PurgeError
 
 RowGroups = Sequence[tuple[int, ...]]
 """Of each row group what tells it from that of another file: its rows and bytes, and where its columns begin."""
