@@ -16,5 +16,5 @@ location_publisher.py         the modes `rewrite` and `erase`: a new content for
 id_index.py, ledger.py        keyed hashes: of the ids that objects have, and of those that were purged
 restore_backups.py            go back to backups
 verify.py, verify_*.py        look again, with other code
-purge_report.py, purge_report_tables.py  what a run did
+purge_report.py               what a run did
 """

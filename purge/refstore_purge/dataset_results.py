@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Final
 
+from refstore.errors import RefstoreError
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
+from refstore.repository import Repository
 from refstore_purge.purge_context import PurgeRun
 from refstore_purge.purge_plan import PurgeObject
 from refstore_purge.purge_report import DatasetResult
+
+BRANCHES: Final = 10
+"""How many heads are asked whether a data set has anything, when the document is set."""
 
 
 def make_dataset_results(
@@ -33,13 +41,27 @@ def make_dataset_results(
         elif name not in account.present_datasets:
             reason = describe_empty(dataset)
         elif counts[name] and has_no_identifier and name not in account.identified_datasets:
-            reason = describe_missing_identifier(dataset, "no object that could be read")
+            reason = _describe_missing_identifier(dataset)
         results.append(
             DatasetResult(
                 dataset=name, prefix=dataset.prefix, mode=dataset.mode, objects=counts[name], untouched_reason=reason
             )
         )
     return results
+
+
+def find_empty_datasets(repo: Repository, datasets: Sequence[Dataset]) -> list[str]:
+    """Return a sentence for each data set below whose prefix nothing lies at the first heads: so a mistyped prefix is
+    told when the document is set, and not by the first run. What cannot be listed, it says nothing of.
+    """
+    found: list[str] = []
+    with suppress(RefstoreError):
+        branches = [name for name, record in repo.branches() if not record.is_hidden]
+        for dataset in datasets:
+            heads = islice(filter(dataset.has_branch, branches), BRANCHES)
+            if not any(True for branch in heads for _ in repo.list(branch, prefix=dataset.prefix)):
+                found.append(f"data set {dataset.name!r}: {describe_empty(dataset, 'at the heads')}; is it mistyped?")
+    return found
 
 
 def describe_empty(dataset: Dataset, where: str = "in any version") -> str:
@@ -49,8 +71,9 @@ def describe_empty(dataset: Dataset, where: str = "in any version") -> str:
     return f"nothing lies below {dataset.prefix} {where}"
 
 
-def describe_missing_identifier(dataset: Dataset, who: str) -> str:
-    """Say that objects have nothing where the identifier should be. `who`: how many, such as `no object`."""
+def _describe_missing_identifier(dataset: Dataset) -> str:
+    """Say that no object has anything where the identifier should be."""
+    who = "no object that could be read"
     if dataset.mode != ERASE:
         return f"{who} has the column {dataset.identifier}"
     if dataset.path:

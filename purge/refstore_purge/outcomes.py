@@ -14,6 +14,9 @@ import msgspec
 
 SUMMARY: Final = "summary"
 """What the result of writing a summary file of Parquet again says it was told by."""
+PARTITION_LEFT_REASON: Final = "its partition was left out"
+OPEN_UPLOAD_REASON: Final = "an upload in parts that is open"
+"""Of the address where its parts will be joined, also if the store has nothing there."""
 OutcomeKind = Literal["searched", "written", "replaced", "left", "found"]
 
 
@@ -74,3 +77,21 @@ class ObjectOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def watermark(self) -> str:
         """The place of its partition among all."""
         return f"{self.prefix}{self.partition}"
+
+
+class RunContent(msgspec.Struct, frozen=True):
+    """An object of the store that has rows of the run's ids, as the run saw it."""
+
+    address: str
+    identity: str
+    """The object that commits name, whose content it is, or was."""
+    dataset: str
+    prefix: str
+    """Of the data set."""
+    size_bytes: int
+    has_rows: bool = True
+    """False: nobody has looked into it; `reason` says why."""
+    reason: str = ""
+    """Why the run left it; '': it did not."""
+    new_address: str = ""
+    """Where the run wrote it again; '': it did not."""

@@ -11,17 +11,17 @@ import msgspec
 
 from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import ObjectStore
-from refstore_purge.outcomes import SUMMARY, ObjectOutcome, ObjectResult
+from refstore_purge.outcomes import SUMMARY, ObjectOutcome, ObjectResult, RunContent
 from refstore_purge.purge_plan import PurgeObject, PurgePlan, SkippedObject
 from refstore_purge.purge_report import (
     LISTED_MAX,
     REWRITTEN_OFTEN_BYTES,
     REWRITTEN_SELDOM_SECONDS,
     PartitionRow,
+    Place,
     PurgeReport,
     write_report,
 )
-from refstore_purge.remaining_places import Place, RunContent
 
 
 class PurgeAccount:

@@ -22,7 +22,6 @@ from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
 from refstore_purge.outcomes import SUMMARY, ObjectOutcome
 from refstore_purge.purge_plan import SkippedObject
-from refstore_purge.remaining_places import Place
 
 RUNS: Final = "_refstore/purge/runs/"
 PURGE_NOTE: Final = "purge"
@@ -30,12 +29,56 @@ PURGE_NOTE: Final = "purge"
 LISTED_MAX: Final = 10_000
 """How many objects that were not purged a report names; it counts all."""
 
+ADDRESSES_MAX: Final = 1000
+"""How many addresses a place lists; it counts all."""
+
 REWRITTEN_OFTEN_BYTES: Final = 4 * 1024 * 1024
 """A report that is larger is written at most once a minute while its run lasts."""
 REWRITTEN_SELDOM_SECONDS: Final = 60.0
 
 ReportState = Literal["running", "done", "failed", "dry run", "killed"]
 """`killed` is what a reader makes of `running`, once no process is at work on the run any more."""
+
+
+PlaceKind = Literal[
+    "branches",
+    "tags and pins",
+    "earlier commits",
+    "hidden branches",
+    "undo trash",
+    "being deleted",
+    "issued",
+    "condemned by a sweep",
+    "backups",
+    "trash of restores",
+    "attempts",
+    "retired",
+    "unnamed",
+    "partitions left",
+    "outside",
+    "versions of the bucket",
+    "run",
+]
+"""What a place is: in which part of the repository the objects stand.
+
+    branches                at a branch's head, or staged there
+    tags and pins           in the tree of a tag or a commit that the rules keep, and at no head
+    earlier commits         in the tree of another commit
+    hidden branches         of a run that was killed
+    undo trash              `refstore restore` brings them back
+    being deleted           the reaper, or a sweep, has begun to delete them
+    issued                  uploaded to an issued address, and not linked; or an upload in parts that is open
+    condemned by a sweep    named by commits alone whose sweep began
+    backups                 what a run replaced
+    trash of restores       what a restore replaced
+    attempts                what a run wrote that was killed
+    retired                 taken off their records, and not deleted by the store yet
+    unnamed                 nothing names them any more
+    partitions left         by `--max-partitions` or `--after`
+    outside                 outside the repository
+    versions of the bucket  which keeps what is deleted
+    run                     the run has not ended, so nobody has looked
+"""
 
 
 class PartitionRow(msgspec.Struct, kw_only=True):
@@ -134,6 +177,53 @@ class DatasetResult(msgspec.Struct, kw_only=True):
     """Distinct contents that were looked at."""
     untouched_reason: str = ""
     """Why no row of it was looked at; a mistyped prefix or identifier is the usual cause. '': some were."""
+
+
+class Place(msgspec.Struct, kw_only=True):
+    """Objects that still have rows of the ids."""
+
+    kind: PlaceKind
+    dataset: str = ""
+    """'': of several, or of none."""
+    reason: str = ""
+    """Why they are there, and what ends it where there is no date."""
+    objects: int = 0
+    bytes: int = 0
+    first_deletes_at_ms: int = 0
+    """The date of the object that goes first."""
+    deletes_at_ms: int = 0
+    """The date of the last one: the first cleaning at it or after deletes it, and none before. 0: there is no date."""
+    has_rows: bool = True
+    """False: nobody has looked into these objects."""
+    restore_command: str = ""
+    """The command that brings them back; '': they are live, or nothing does."""
+    ending_command: str = ""
+    """The command that ends it; '': there is none."""
+    is_as_of_run: bool = False
+    """Whether it is shown as the run saw it."""
+    addresses: list[str] = []
+    """The first `ADDRESSES_MAX`, in order."""
+
+    def add(self, address: str, size_bytes: int, deletes_at_ms: int) -> None:
+        """Count an object. `deletes_at_ms`: 0 of all objects of a place without a date."""
+        self.first_deletes_at_ms = min(self.first_deletes_at_ms, deletes_at_ms) if self.objects else deletes_at_ms
+        self.deletes_at_ms = max(self.deletes_at_ms, deletes_at_ms)
+        self.objects += 1
+        self.bytes += size_bytes
+        if len(self.addresses) < ADDRESSES_MAX:
+            self.addresses.append(address)
+
+    @property
+    def explanation(self) -> str:
+        """Say why the objects are there, and whether anybody looked into them."""
+        return self.reason if self.has_rows else "; ".join(filter(None, ["not looked into", self.reason]))
+
+
+def unexamined_place(reason: str, ending_command: str = "", dataset: str = "") -> Place:
+    """Return a place at which the run did not look, as the run saw it."""
+    return Place(
+        kind="run", dataset=dataset, reason=reason, has_rows=False, ending_command=ending_command, is_as_of_run=True
+    )
 
 
 class PurgeReport(msgspec.Struct, kw_only=True):

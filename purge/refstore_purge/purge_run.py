@@ -5,7 +5,7 @@
     attempts  find, decide and publish (`purge_attempts.py`): at the heads for data sets of the mode `keep-history`, in
               every version for those of the modes `rewrite` and `erase`
     look      look for the ids in what the plan leaves out: backups, trash, what is held (`unplanned_contents.py`)
-    report    write what was done, and the places that still have rows (`place_lookup.py`), also if the run failed
+    report    write what was done, and the places that still have rows (`remaining_places.py`), also if the run failed
 
 It may be killed anywhere and run again: nothing is published before it is whole, and what is purged matches no more.
 """
@@ -26,7 +26,7 @@ from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_progress import ReportProgress, RunSteps
-from refstore_purge import id_index, ids_file, ledger, place_lookup, purge_report, row_search, unplanned_contents
+from refstore_purge import id_index, ids_file, ledger, purge_report, remaining_places, row_search, unplanned_contents
 from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.dataset_results import make_dataset_results
 from refstore_purge.formats.base import IdKind
@@ -37,9 +37,8 @@ from refstore_purge.purge_account import PurgeAccount
 from refstore_purge.purge_cleanup import delete_abandoned_branches
 from refstore_purge.purge_context import FLOOR_ROWS, SHARE, PurgeOptions, PurgeRun
 from refstore_purge.purge_plan import PurgePlan, SkippedObject, plan_heads
-from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_report import PurgeReport, unexamined_place
 from refstore_purge.purge_tasks import TaskSettings, modules_for
-from refstore_purge.remaining_places import unexamined_place
 from refstore_purge.version_plan import plan_versions
 
 __all__ = ["FLOOR_ROWS", "SHARE", "PurgeOptions", "run_purge"]
@@ -218,15 +217,15 @@ def _record_places(repo: Repository, account: PurgeAccount) -> None:
     report.places = list(account.places)
     if report.failure:
         report.places.append(unexamined_place("the run failed, and has not looked at everything", purge))
-    report.unexamined = [place_lookup.UNNAMED]
+    report.unexamined = [remaining_places.UNNAMED]
     report.places += [
         unexamined_place(each.untouched_reason, purge, each.dataset)
         for each in report.datasets
         if each.untouched_reason
     ]
     try:
-        place_lookup.write_contents(repo.context.objects, report.run, account.remaining_contents())
-        place_lookup.refresh_places(repo, [report], examined={address for _, address in account.examined})
+        remaining_places.write_contents(repo.context.objects, report.run, account.remaining_contents())
+        remaining_places.refresh_places(repo, [report], examined={address for _, address in account.examined})
     except RefstoreError as error:
         reason = f"where the rows still are could not be looked up: {error}"
         report.places.append(unexamined_place(reason, purge))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
@@ -115,9 +114,6 @@ def run_task(task_settings: TaskSettings, object_task: ObjectTask) -> ObjectResu
     except worker_processes.CrashedError as error:
         if object_task.index_bytes:  # it may have been the index that is damaged
             return run_task(task_settings, msgspec.structs.replace(object_task, index_bytes=0))
-        if object_task.format == "orc" and not object_task.format_task.ignores_statistics:  # or its statistics
-            task = replace(object_task.format_task, ignores_statistics=True)
-            return run_task(task_settings, msgspec.structs.replace(object_task, format_task=task))
         return ObjectResult(address=object_task.address, failure=crash_reason(error))
 
 

@@ -19,11 +19,10 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import Address, is_own
 from refstore.errors import Invalid, ObjectNotFound
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
-from refstore.records.location_records import Location
 from refstore.records.staging_records import Entry
 from refstore_purge import row_search, summary_files
 from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
-from refstore_purge.outcomes import ObjectResult
+from refstore_purge.outcomes import OPEN_UPLOAD_REASON, PARTITION_LEFT_REASON, ObjectResult
 from refstore_purge.purge_context import PurgeRun
 from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_plan import (
@@ -36,7 +35,7 @@ from refstore_purge.purge_plan import (
     legal_hold_prefixes,
     partition_of,
 )
-from refstore_purge.remaining_places import OPEN_UPLOAD_REASON, PARTITION_LEFT_REASON, Place
+from refstore_purge.purge_report import Place
 
 HISTORY_REASON: Final = "earlier commits of the mode keep-history are not looked at"
 HELD_REASON: Final = "a legal hold covers it"
@@ -70,24 +69,15 @@ def find_unplanned(run: PurgeRun, datasets: Sequence[Dataset]) -> None:
 
 def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
     """Yield each content that the run did not look at, once."""
-    ctx, examined = run.repo.context, run.account.examined
+    ctx = run.repo.context
     announced = ctx.locations.are_announced()
-    changing: dict[str, Location] = dict(ctx.locations.scan_changing()) if announced else {}
     for page in split_batches(_objects(run, ctx, datasets)):
-        identities = {
-            Address(each.purge_object.address)
-            for each in page
-            if announced
-            and each.purge_object.address not in changing
-            and (each.purge_object.dataset.name, each.purge_object.address) not in examined
-        }
-        unknown = sorted(identities)
-        records = dict(zip(unknown, ctx.locations.get_many(unknown), strict=True)) if unknown else {}
-        for each in page:
+        identities = [Address(each.purge_object.address) for each in page]
+        records = ctx.locations.get_many(identities) if announced else [None] * len(page)
+        for each, record in zip(page, records, strict=True):
             whole = each.purge_object
-            record = changing.get(whole.address) or records.get(Address(whole.address))
             for address in record.addresses() if record is not None else (whole.address,):
-                if (whole.dataset.name, address) not in examined:
+                if (whole.dataset.name, address) not in run.account.examined:
                     content = msgspec.structs.replace(whole, content_address=address)
                     yield each._replace(purge_object=content)
 
@@ -118,8 +108,16 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
                 yield _UnplannedContent(found, None, lost.entry, lost.is_open_upload)
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
-            place = Place(kind="outside", dataset=dataset.name, reason=reason, objects=len(outside), has_rows=False)
-            run.account.places.append(msgspec.structs.replace(place, is_as_of_run=True))
+            run.account.places.append(
+                Place(
+                    kind="outside",
+                    dataset=dataset.name,
+                    reason=reason,
+                    objects=len(outside),
+                    has_rows=False,
+                    is_as_of_run=True,
+                )
+            )
 
 
 def _make_object(dataset: Dataset, name: BranchPath, address: str) -> PurgeObject:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of, settings_of, warn_of, who
 from refstore.cli.confirmation import confirm
-from refstore.cli.files import local_errors, read_document
+from refstore.cli.files import read_document
 from refstore.cli.parameters import By, Name, Yes
 from refstore.cli.purge_backups import backups, clean, restore
 from refstore.cli.purge_report import emit_report, summary_of
 from refstore.cli.purge_run import run, verify
 from refstore.cli.rows import format_when
 from refstore.errors import Invalid
-from refstore.operations.onboard import OnboardedDocument
 from refstore.purge_document.document import PurgeDocument
 from refstore.purge_document.document import read_document as read_purge_document
 from refstore.purge_document.purge_key import read_purge_key
@@ -45,7 +43,7 @@ def onboard(
 ) -> None:
     """Set the purge document: the whitelist and the data sets, all at once. Nothing is purged by this.
 
-    It warns of a data set below whose prefix nothing lies at the heads, or whose first objects lack the identifier.
+    It warns of a data set below whose prefix nothing lies at the heads.
 
     \b
     Example: refstore purge onboard sales purge.json
@@ -55,13 +53,11 @@ def onboard(
         if dry_run:
             parsed = read_purge_document(text)
             warn_of(parsed.warnings)
-            _warn_of_nothing(repo, parsed.document)
-            emit(ctx, _rows(parsed.document))
+            _show_datasets(ctx, repo, parsed.document)
             return
         onboarded = repo.onboard_purge(text, by=who() if by is None else by)
         warn_of(onboarded.warnings)
-        _warn_of_nothing(repo, onboarded.document)
-        emit(ctx, _rows(onboarded.document))
+        _show_datasets(ctx, repo, onboarded.document)
 
 
 @app.command("show")
@@ -74,7 +70,8 @@ def show(ctx: typer.Context, repo_name: Name) -> None:
     with repository_of(ctx, repo_name, only_read=True) as repo:
         onboarded = repo.purge_document()
         if invocation_of(ctx).json:
-            emit(ctx, {**_row(repo.name, onboarded), "document": msgspec.json.decode(onboarded.text)})
+            when = {"set": format_when(onboarded.set_ms), "by": onboarded.set_by}
+            emit(ctx, {"repository": repo.name, **when, "document": msgspec.json.decode(onboarded.text)})
         else:
             print(onboarded.text, end="" if onboarded.text.endswith("\n") else "\n")
 
@@ -97,33 +94,28 @@ def validate(
         text = read_document(file) if file else repo.purge_document().text
         parsed = read_purge_document(text)
         warn_of(parsed.warnings)
-        _warn_of_nothing(repo, parsed.document)
-        emit(ctx, _rows(parsed.document))
+        _show_datasets(ctx, repo, parsed.document)
 
 
-def _row(name: str, onboarded: OnboardedDocument) -> dict[str, Any]:
-    return {"repository": name, "set": format_when(onboarded.set_ms), "by": onboarded.set_by}
+def _show_datasets(ctx: typer.Context, repo: Repository, document: PurgeDocument) -> None:
+    """Print the data sets, and warn of those that have nothing."""
+    from refstore_purge.dataset_results import find_empty_datasets
 
-
-def _rows(document: PurgeDocument) -> list[dict[str, Any]]:
-    return [
-        {
-            "dataset": dataset.name,
-            "prefix": dataset.prefix,
-            "format": dataset.format,
-            "identifier": dataset.identifier,
-            "mode": dataset.mode,
-            "purged": document.is_whitelisted(dataset),
-        }
-        for dataset in document.datasets
-    ]
-
-
-def _warn_of_nothing(repo: Repository, document: PurgeDocument) -> None:
-    """Warn of data sets of which a run would find no row, as far as a short look tells."""
-    from refstore_purge.onboarding_check import find_unmatched_datasets
-
-    warn_of(find_unmatched_datasets(repo, document.onboarded_datasets))
+    warn_of(find_empty_datasets(repo, document.onboarded_datasets))
+    emit(
+        ctx,
+        [
+            {
+                "dataset": dataset.name,
+                "prefix": dataset.prefix,
+                "format": dataset.format,
+                "identifier": dataset.identifier,
+                "mode": dataset.mode,
+                "purged": document.is_whitelisted(dataset),
+            }
+            for dataset in document.datasets
+        ],
+    )
 
 
 @app.command("ledger")
@@ -179,11 +171,11 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     \b
     Example: refstore purge status sales
     """
-    from refstore_purge import place_lookup, purge_report
+    from refstore_purge import purge_report, remaining_places
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         runs = list(purge_report.scan_reports(repo))
-        place_lookup.refresh_places(repo, runs)
+        remaining_places.refresh_places(repo, runs)
         emit(ctx, [summary_of(each) for each in runs])
 
 
@@ -192,26 +184,18 @@ def report(
     ctx: typer.Context,
     repo_name: Name,
     run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="The run; default: the latest.")] = "",
-    *,
-    parquet: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write partitions, commits, skipped_objects and places (.parquet) there."),
-    ] = None,
 ) -> None:
     """Show what a run did, by data set and partition, what it left, and every place that still has rows of its ids,
     with the date on which each goes; --json has all of it.
 
     \b
-    Example: refstore purge report sales --parquet purge/
+    Example: refstore purge report sales
     """
-    from refstore_purge import place_lookup, purge_report, purge_report_tables
+    from refstore_purge import purge_report, remaining_places
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         found = purge_report.read_report(repo, run_id)
-        place_lookup.refresh_places(repo, [found])
-        if parquet is not None:
-            with local_errors():
-                purge_report_tables.write_parquet(found, parquet)
+        remaining_places.refresh_places(repo, [found])
         emit_report(ctx, found)
 
 

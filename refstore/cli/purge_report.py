@@ -12,8 +12,7 @@ from refstore.cli.purge_backups import SHOWN
 from refstore.cli.rows import format_when
 
 if TYPE_CHECKING:
-    from refstore_purge.purge_report import PurgeReport
-    from refstore_purge.remaining_places import Place
+    from refstore_purge.purge_report import Place, PurgeReport
 
 
 def summary_of(report: PurgeReport) -> dict[str, Any]:

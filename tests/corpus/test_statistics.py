@@ -11,17 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import orc
 
 from refstore_purge.formats.base import kind_of
-from refstore_purge.formats.believed_statistics import orc_bounds, parquet_bounds
+from refstore_purge.formats.believed_statistics import parquet_bounds
 from refstore_purge.formats.parquet_footer import read_footer
 from refstore_purge.formats.parquet_schema import REPEATED, read_schema_tree
-from tests.corpus.by_pyorc import pyorc
 from tests.corpus.case import Case
 from tests.corpus.groups import GROUPS
 
-BELIEVED: Final = {"pyarrow": 300, "DuckDB": 100, "pyarrow, ORC": 20, "pyorc": 20}
+BELIEVED: Final = {"pyarrow": 300, "DuckDB": 100}
 """Of how many columns by each writer statistics are believed, at least: looking at fewer files is what they are for."""
 
 
@@ -47,10 +45,10 @@ def test_no_value_lies_outside(group: str, tmp_path: Path) -> None:
 
 def lies(case: Case, path: Path, believed: Counter[str]) -> Iterator[str]:
     """Yield which columns of a file have a value outside of the bounds that a run believes; count those it believes."""
-    if case.format not in ("parquet", "orc"):
+    if case.format != "parquet":
         return
     case.write(path)
-    for name, bounds, values in (_of_parquet if case.format == "parquet" else _of_orc)(path):
+    for name, bounds, values in _columns_of(path):
         if bounds is not None:
             believed[case.what] += 1
             comparable = [value.encode() if isinstance(value, str) else value for value in values if value is not None]
@@ -58,7 +56,7 @@ def lies(case: Case, path: Path, believed: Counter[str]) -> Iterator[str]:
                 yield f"{case.name}: column {name}"
 
 
-def _of_parquet(path: Path) -> Iterator[tuple[str, Any, list[Any]]]:
+def _columns_of(path: Path) -> Iterator[tuple[str, Any, list[Any]]]:
     try:
         columns: list[Any] = pq.ParquetFile(path).read().columns
     except (pa.ArrowException, OSError):  # of a type that pyarrow does not know
@@ -80,16 +78,3 @@ def _leaf_values(column: Any, path: tuple[str, ...]) -> Any:
         column = pc.struct_field(column, [name])
     values = column.combine_chunks()
     return values.storage if isinstance(values, pa.ExtensionArray) else values
-
-
-def _of_orc(path: Path) -> Iterator[tuple[str, Any, list[Any]]]:
-    try:
-        table = orc.ORCFile(path).read()
-    except (pa.ArrowException, OSError):
-        return
-    with path.open("rb") as source:
-        reader = pyorc.Reader(source)
-        for name, field in zip(table.schema.names, table.schema, strict=True):
-            if kind_of(field.type) is not None:
-                column = reader.schema.fields[name].column_id
-                yield name, orc_bounds(reader, column), table.column(name).to_pylist()

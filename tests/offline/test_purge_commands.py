@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-import pyarrow.parquet as pq
 import pytest
 
 from refstore.agreed_durations import shared_seconds
@@ -167,22 +166,12 @@ def test_ids_that_do_not_lie_in_the_lake(refstore: Command, lake: World, place: 
     assert told in ran.err
 
 
-def test_a_report_is_tables_too(refstore: Command, lake: World) -> None:
+def test_a_report_names_no_id(refstore: Command, lake: World) -> None:
     lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
-    ids = guestids(refstore.folder, "bob")
     lake.repo.upload("main", f"{PREFIX}{PARTITION}/<b>&.parquet", b"no Parquet")
     lake.repo.commit("main", "damage")
-    assert refstore("purge", "run", "sales", "--ids", ids, "--yes").code == 4
-    folder = refstore.folder / "tables"
-    ran = refstore.ok("purge", "report", "sales", "--json", "--parquet", folder)
-    assert "bob" not in ran.out
-    made = json.loads(ran.out)
-    (row,) = pq.read_table(folder / "partitions.parquet").to_pylist()
-    assert row == {"run": made["run"], **made["rows"][0]}
-    (row,) = pq.read_table(folder / "commits.parquet").to_pylist()
-    assert row == {"run": made["run"], **made["published_commits"][0]}
-    (row,) = pq.read_table(folder / "skipped_objects.parquet").to_pylist()
-    assert row == {"run": made["run"], **made["skipped_objects"][0]}
+    assert refstore("purge", "run", "sales", "--ids", guestids(refstore.folder, "bob"), "--yes").code == 4
+    assert "bob" not in refstore.ok("purge", "report", "sales", "--json").out
 
 
 class TestEveryVersion:

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import orc
 
-from refstore_purge import place_lookup, purge_cleanup, purge_report, verify
+from refstore_purge import purge_cleanup, purge_report, remaining_places, verify
 from tests.commands import Command
 from tests.corpus.groups import GROUPS
 from tests.offline.moving_bytes import MOVING, MovingBytes
 from tests.offline.purge_runs import OneDataset
 from tests.offline.test_purge_partitions import written
 from tests.offline.world import World
-from tests.purge.lying_statistics import LyingFile, lying_orc, lying_parquet
+from tests.purge.lying_statistics import lying_parquet
 from tests.reaping import delete_due, release_all
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Lake(OneDataset):
         """Clean up behind a run, and look its places up again."""
         self.world.clock.sleep(2 * 86_400)
         purge_cleanup.clean_up(self.world.ctx)
-        place_lookup.refresh_places(self.world.repo, [made])
+        remaining_places.refresh_places(self.world.repo, [made])
         return made
 
     def left(self, ids: Path, **options: Any) -> set[str]:
@@ -129,10 +128,10 @@ class Agreement:
         """Compare what is said now of every run; return whether it is final."""
         repo = self.lake.world.repo
         every = list(purge_report.scan_reports(repo))
-        place_lookup.refresh_places(repo, every)
+        remaining_places.refresh_places(repo, every)
         for each in every:
             alone = purge_report.read_report(repo, each.run)
-            place_lookup.refresh_places(repo, [alone])
+            remaining_places.refresh_places(repo, [alone])
             assert alone.is_final == each.is_final == alone.ending_text.startswith("final: ")
             if each.is_final:
                 assert self._verify(self.ids[each.run]) == []
@@ -162,17 +161,17 @@ class Agreement:
             purge_cleanup.clean_up(world.ctx)
 
 
-def lie(agreement: Agreement, make: Callable[[random.Random], LyingFile], format_: str) -> None:
+def lie(agreement: Agreement) -> None:
     """Random statistics that lie, by the kind and the type of their identifier; two runs, of which the second has an
     index.
     """
     lake = agreement.lake
-    files = [make(random.Random(seed)) for seed in range(60)]
+    files = [lying_parquet(random.Random(seed)) for seed in range(60)]
     text = {
         f"{number}": file for number, file in enumerate(files) if file.kind == "string" and file.identifier == "guest"
     }
     lake.upload({path: file.body for path, file in text.items()}, **VISITS)
-    lake.onboard([VISITS | {"format": format_}])
+    lake.onboard([VISITS])
     gone: set[str] = set()
     for wanted in (["ann", "dan"], ["bob", "cid", "eve", "zoe"]):
         gone.update(wanted)
@@ -181,7 +180,8 @@ def lie(agreement: Agreement, make: Callable[[random.Random], LyingFile], format
         assert agreement.compare()[run]
         for path, file in text.items():
             body = lake.world.repo.read("main", f"visits/{path}")
-            assert rows_of(format_, body) == [each for each in file.values if each not in gone], file.what
+            there = pq.read_table(io.BytesIO(body)).column("guest").to_pylist()
+            assert there == [each for each in file.values if each not in gone], file.what
 
 
 def move(agreement: Agreement, moving: MovingBytes, mode: str) -> None:
@@ -230,8 +230,7 @@ def mistype(agreement: Agreement, format_: str, mode: str, **mistyped: str) -> N
 
 MODES: Final = ("keep-history", "rewrite")
 CASES: Final[dict[str, Callable[[Agreement], None]]] = {
-    "statistics of Parquet lie": partial(lie, make=lying_parquet, format_="parquet"),
-    "statistics of ORC lie": partial(lie, make=lying_orc, format_="orc"),
+    "statistics lie": lie,
     **{f"{each.name}, {mode}": partial(move, moving=each, mode=mode) for each in MOVING for mode in MODES},
     **{
         f"mistyped {field}, {format_}, {mode}": partial(mistype, format_=format_, mode=mode, **{field: value})
@@ -242,7 +241,7 @@ CASES: Final[dict[str, Callable[[Agreement], None]]] = {
 }
 
 
-BY_COMMANDS: Final = {"statistics of ORC lie", "linked as a copy, rewrite", "mistyped identifier, json, rewrite"}
+BY_COMMANDS: Final = {"statistics lie", "linked as a copy, rewrite", "mistyped identifier, json, rewrite"}
 """The cases at whose end the commands are asked, too: each starts processes."""
 
 
@@ -293,8 +292,3 @@ def test_what_verify_finds_in_files_of_the_corpus_was_left_and_listed_by_the_run
     untouched = {each.prefix for each in made.datasets if each.untouched_reason}
     assert left <= {skipped.path for skipped in made.skipped_objects} | untouched
     assert made.is_final == (not left)
-
-
-def rows_of(format_: str, body: bytes) -> list[Any]:
-    table = pq.read_table(io.BytesIO(body)) if format_ == "parquet" else orc.ORCFile(io.BytesIO(body)).read()
-    return table.column("guest").to_pylist()

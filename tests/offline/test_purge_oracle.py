@@ -35,7 +35,7 @@ from refstore.errors import Gone, NotFound, RefstoreError
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore_gc.gc_run import GcOptions
 from refstore_purge import nightly_job as nightly
-from refstore_purge import place_lookup, purge_cleanup, purge_run, restore_backups, verify
+from refstore_purge import purge_cleanup, purge_run, remaining_places, restore_backups, verify
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
@@ -287,7 +287,7 @@ class Model:
     # ---- comparing the places
 
     def _refresh(self) -> None:
-        place_lookup.refresh_places(self.world.repo, [ran.report for ran in self.runs])
+        remaining_places.refresh_places(self.world.repo, [ran.report for ran in self.runs])
 
     def compare_places(self) -> None:
         self._refresh()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore_purge import purge_run, verify
-from refstore_purge.onboarding_check import find_unmatched_datasets
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.untyped_pandas import orc, pa, pq
@@ -108,15 +107,3 @@ def test_a_folder_tells_and_not_the_fields(world: World, engines: Engines) -> No
     put(world, **{"guest=bob/a": b'{"GUEST":"x"}\n', "guest=ann/a": b'{"GUEST":"bob"}\n'})
     made, left = purged(world, engines)
     assert (made.is_whole, left) == (True, {})
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_onboarding_warns_of_a_data_set_whose_identifier_is_in_another_case(
-    world: World, engines: Engines, format_: str
-) -> None:
-    onboard(world, format_)
-    put(world, a=body_of(format_, {"GUEST": "bob"}))
-    (warning,) = find_unmatched_datasets(world.repo, world.repo.purge_document().document.onboarded_datasets)
-    assert "has the column guest" in warning
-    made, _ = purged(world, engines)
-    assert not made.is_whole

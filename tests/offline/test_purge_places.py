@@ -19,17 +19,15 @@ from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.mark_records import Mark
 from refstore_purge import (
-    place_lookup,
     publish,
     purge_cleanup,
     purge_report,
-    purge_report_tables,
     purge_run,
+    remaining_places,
     restore_backups,
 )
-from refstore_purge.purge_report import PurgeReport
+from refstore_purge.purge_report import Place, PurgeReport
 from refstore_purge.purge_run import PurgeOptions
-from refstore_purge.remaining_places import Place
 from refstore_purge.restore_backups import RestoreScope
 from tests.durations import set_agreed
 from tests.offline.test_purge_summaries import files_of, onboard
@@ -95,7 +93,7 @@ def commit(world: World, *paths: str, body: bytes = BODY, branch: str = "main") 
 
 def now_of(world: World, made: PurgeReport) -> list[Place]:
     """Return the places of a run as they are now."""
-    place_lookup.refresh_places(world.repo, [made])
+    remaining_places.refresh_places(world.repo, [made])
     return made.places
 
 
@@ -472,7 +470,7 @@ class TestWhatIsBeingDeleted:
         world.plant("data/2026010101/orphan", BODY)
         made = purge()
         assert made.is_final
-        assert made.unexamined == [place_lookup.UNNAMED]
+        assert made.unexamined == [remaining_places.UNNAMED]
 
 
 def test_what_a_killed_run_left_on_its_hidden_branch(
@@ -509,22 +507,6 @@ def test_summary_files_that_have_an_id(world: World, purge: Purge, mode: str) ->
     else:
         assert found == [("earlier commits", 1, True), ("earlier commits", 2, False)]
         assert again == [("earlier commits", 3, False)]
-
-
-def test_the_tables_of_a_report_list_the_places(world: World, purge: Purge) -> None:
-    import pyarrow.parquet as pq
-
-    commit(world, EVENT)
-    made = purge()
-    purge_report_tables.write_parquet(made, world.folder / "tables")
-    (row,) = pq.read_table(world.folder / "tables" / "places.parquet").to_pylist()
-    assert (row["run"], row["kind"], row["objects"], row["addresses"]) == (
-        made.run,
-        "backups",
-        1,
-        made.places[0].addresses,
-    )
-    assert row["deletes_at_ms"] == made.places[0].deletes_at_ms
 
 
 def _refusing(_: Any, keys: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Parquet and ORC files whose statistics lie: bounds that leave out values which are there.
+"""Parquet files whose statistics lie: bounds that leave out values which are there.
 
 Each lie can be seen without reading the column: it is told by a writer that nobody knows to be right, or it contradicts
 itself or the rest of the file. (Of a known writer a lie that contradicts nothing is seen in the column alone: that is
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import io
 import random
-import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import orc
 
 from refstore_purge.formats.base import IdKind
 from refstore_purge.formats.parquet_footer import (
@@ -56,7 +54,6 @@ UNKNOWN: Final = [
 
 class LyingFile(NamedTuple):
     what: str
-    format: str
     kind: IdKind
     type: Any
     identifier: str
@@ -187,7 +184,7 @@ def lying_parquet(rng: random.Random) -> LyingFile:
         return made if isinstance(made, ThriftStruct) else footer
 
     body = edited(out.getvalue(), lie)
-    return LyingFile(what, "parquet", kind, type_, "guest.id" if is_nested else "guest", body, values, denied)
+    return LyingFile(what, kind, type_, "guest.id" if is_nested else "guest", body, values, denied)
 
 
 def _neighbours(rng: random.Random, pool: list[Any], denied: Any) -> list[Any]:
@@ -208,86 +205,3 @@ def _tell_truth(chunk: _Chunk, values: list[Any], metadata: ThriftStruct, type_:
     there = [value for value in values if value is not None]
     low, high = (_encode(bound, metadata, type_) for bound in (min(there), max(there))) if there else (None, None)
     chunk.claim(low=low, high=high, nulls=len(values) - len(there))
-
-
-# ---- ORC
-
-
-class _OrcClaim(NamedTuple):
-    """What an ORC file says of a column of strings of three letters: in the row index, and once more in the footer."""
-
-    count: int
-    low: str
-    high: str
-    has_null: bool
-
-    def to_bytes(self, left_out: str = "") -> bytes:
-        """Return it as a message of the same length. `left_out`: a part that is sent as a field that nobody knows."""
-        tags = {"count": b"\x08", "low": b"\x0a", "high": b"\x12", "has_null": b"\x50"}
-        others = {"count": b"\x78", "low": b"\x7a", "high": b"\x7a", "has_null": b"\x78"}
-        tag = {part: (others if part == left_out else tags)[part] for part in tags}
-        return b"".join(
-            (
-                *(tag["count"], bytes([self.count]), b"\x22\x0c"),
-                *(tag["low"], b"\x03", self.low.encode(), tag["high"], b"\x03", self.high.encode(), b"\x18\x06"),
-                *(tag["has_null"], bytes([self.has_null])),
-            )
-        )
-
-
-_CLAIM: Final = re.compile(rb"\x08.\x22\x0c\x0a\x03...\x12\x03...\x18.\x50.", re.DOTALL)
-_WRITER: Final = b"\x48\x01\x62"
-"""In the footer: the writer, C++, and the tag of what follows."""
-_VERSION: Final = b"\x30\x06\x82\xf4\x03\x03ORC"
-"""The end of the postscript: the version of the writer."""
-ORC_FAULTS: Final = [
-    *("no values", "a count that is left out", "a lowest that is left out", "more values than rows"),
-    *("the lowest above the highest", "nulls denied or claimed", "the row index alone", "the footer alone"),
-    *("another writer", "an old writer"),
-]  # fmt: skip
-
-
-def lying_orc(rng: random.Random) -> LyingFile:
-    there = rng.choices(WORDS, k=rng.randrange(1, 6))
-    values: list[Any] = rng.sample([*there, *[None] * rng.randrange(3)], k=len(there)) + [None] * rng.randrange(2)
-    if not any(values):
-        values[0] = "bob"
-    out = io.BytesIO()
-    with orc.ORCWriter(out, compression="uncompressed", dictionary_key_size_threshold=0.0) as writer:
-        writer.write(pa.table({"guest": values}))
-    body = out.getvalue()
-    what = rng.choice(ORC_FAULTS)
-    known = [value for value in values if value is not None]
-    truth = _OrcClaim(len(known), min(known), max(known), len(known) < len(values))
-    outside = rng.choice(["aaa", "zzz"])
-    lie = truth._replace(low=outside, high=outside)
-    told = lie.to_bytes()
-    match what:
-        case "no values":
-            told = lie._replace(count=0).to_bytes()
-        case "a count that is left out":
-            told = lie.to_bytes("count")
-        case "a lowest that is left out":
-            told = lie.to_bytes("low")
-        case "more values than rows":
-            told = lie._replace(count=len(values) + 1).to_bytes()
-        case "the lowest above the highest":
-            told = lie._replace(low="zzz", high="aaa").to_bytes()
-        case "nulls denied or claimed":
-            told = lie._replace(has_null=not lie.has_null).to_bytes()
-        case _:
-            pass
-    index, stripe, footer = (match.span() for match in _CLAIM.finditer(body))
-    places = {"the row index alone": [index], "the footer alone": [footer]}.get(what, [index, stripe, footer])
-    for start, end in places:
-        body = body[:start] + told + body[end:]
-    if what == "another writer":
-        body = _replaced(body, _WRITER, b"\x48\x02\x62")
-    if what == "an old writer":
-        body = _replaced(body, _VERSION, b"\x30\x05\x82\xf4\x03\x03ORC")
-    return LyingFile(what, "orc", "string", pa.string(), "guest", body, values, rng.choice(known))
-
-
-def _replaced(body: bytes, old: bytes, new: bytes) -> bytes:
-    assert body.count(old) == 1
-    return body.replace(old, new)

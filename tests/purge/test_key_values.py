@@ -207,18 +207,3 @@ def test_null_counts_that_lie_are_ignored_if_asked() -> None:
     nulls = parquet_of(pa.table({"guest": pa.array([None, None], pa.string())}), use_dictionary=False)
     assert parquet.find(io.BytesIO(nulls), GUEST, id_set("zoe")).decided_by == "statistics"
     assert parquet.find(io.BytesIO(nulls), READING, id_set("zoe")).decided_by == "column"
-
-
-def test_statistics_of_orc_that_lie_are_ignored_if_asked() -> None:
-    out = io.BytesIO()
-    with arrow_orc.ORCWriter(out, compression="uncompressed", dictionary_key_size_threshold=0.0) as writer:
-        writer.write(pa.table({"guest": ["aaa", "zoe"]}))
-    body = out.getvalue()
-    data = body.rindex(b"aaazoe")  # the row index stands before the data, and the footer behind it
-    body = body[:data].replace(b"zoe", b"aaa") + b"aaazoe" + body[data + 6 :].replace(b"zoe", b"aaa")
-    wanted = id_set("zoe")
-    assert orc.find(io.BytesIO(body), GUEST, wanted)[:3] == (2, 0, "statistics")
-    assert orc.find(io.BytesIO(body), READING, wanted)[:3] == (2, 1, "column")
-    made, counts = purged(orc, body, READING, wanted)
-    assert counts == (2, 1, 0)
-    assert b"zoe" not in made

@@ -67,20 +67,6 @@ def test_a_file_without_rows_left_keeps_its_schema() -> None:
     assert rewrite(orc, made, task("n"), id_set(1, kind="integer"))[1] == (0, 0)
 
 
-def test_stripes_whose_statistics_rule_the_ids_out_are_not_read() -> None:
-    body = written(numbers(0, 60_000), numbers(60_000, 60_000))
-    assert find(orc, body, task("n"), id_set(10**9, kind="integer")) == (120_000, 0, "statistics")
-    assert find(orc, body, task("n"), id_set(119_999, kind="integer")) == (120_000, 1, "column")
-
-
-def test_statistics_of_long_values_are_not_believed() -> None:
-    """A writer may give bounds for them in some row groups, and exact values in others."""
-    out = io.BytesIO()
-    with pyorc.Writer(out, "struct<guest:string>", row_index_stride=1000) as writer:
-        writer.writerows([("z" * 5000 + str(number),) if number < 1000 else ("a",) for number in range(2000)])
-    assert find(orc, out.getvalue(), task("guest"), id_set("z" * 5000 + "7")).matched_rows == 1
-
-
 def test_nested_identifiers() -> None:
     table = pa.table(
         {

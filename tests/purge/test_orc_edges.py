@@ -100,37 +100,11 @@ def test_a_file_without_a_row_index_stays_one() -> None:
     assert pyorc.Reader(io.BytesIO(made)).row_index_stride == 0
 
 
-class TestStatistics:
-    def test_of_numbers_below_zero(self) -> None:
-        body = written("struct<guest:bigint>", (-(2**63),), (5,))
-        assert find(orc, body, GUEST, id_set(-(2**63), kind="integer")) == (2, 1, "column")
-        assert find(orc, body, GUEST, id_set(6, kind="integer")) == (2, 0, "statistics")
-
-    def test_of_nulls_alone_do_not_tell(self) -> None:
-        """A count of no values reads like one that is left out."""
-        body = written("struct<guest:string>", (None,), (None,))
-        assert find(orc, body, GUEST, id_set("bob")) == (2, 0, "column")
-
-    def test_of_a_struct_are_those_of_its_field(self) -> None:
-        body = written("struct<n:int,u:struct<age:int,guest:string>>", (1, (2, "bob")), (2, None))
-        assert find(orc, body, task("u.guest"), id_set("bob")) == (2, 1, "column")
-        assert find(orc, body, task("u.guest"), id_set("zoe")) == (2, 0, "statistics")
-
-    def test_of_lists_are_not_used(self) -> None:
-        assert find(orc, written("struct<guest:array<string>>", (["a"],)), GUEST, id_set("z")) == (1, 0, "column")
-
-    @pytest.mark.parametrize("length", [1000, 1024, 1025, 3000])
-    def test_of_long_strings_rule_no_id_out_that_is_there(self, length: int) -> None:
-        values = ["x" * length + str(number) for number in range(5)]
-        body = written("struct<guest:string>", *((value,) for value in values))
-        assert [find(orc, body, GUEST, id_set(value)).matched_rows for value in values] == [1] * 5
-
-    def test_of_strings_that_are_no_utf_8(self) -> None:
+class TestColumns:
+    def test_strings_that_are_no_utf_8(self) -> None:
         values = pa.array([b"\xff\xfe", b"bob"]).cast(pa.string(), safe=False)
         assert find(orc, of_arrow(guest=values), GUEST, id_set("bob")).matched_rows == 1
 
-
-class TestColumns:
     def test_varchar_is_found(self) -> None:
         assert find(orc, written("struct<guest:varchar(9)>", ("bob",)), GUEST, id_set("bob")).matched_rows == 1
 
@@ -178,12 +152,3 @@ def test_a_type_that_cannot_be_kept_is_named() -> None:
     body = written("struct<guest:string,d:decimal(0,0)>")
     with pytest.raises(PurgeError, match=r"columns as they are: 'd' \(decimal\(0,0\)\)"):
         rewrite(orc, body, task("guest"), id_set("bob"))
-
-
-def test_where_statistics_cannot_be_read_the_column_is() -> None:
-    body = bytearray(written("struct<guest:string>", ("ann",), ("bob",), compression=pyorc.CompressionKind.NONE))
-    body[4] ^= 0x80  # in the row index, of which pyorc makes the statistics
-    with pytest.raises(pyorc.errors.ParseError):
-        pyorc.Reader(io.BytesIO(bytes(body))).read_stripe(0)[1].statistics  # noqa: B018  # it is read there
-    assert find(orc, bytes(body), task("guest"), id_set("bob")) == (2, 1, "column")
-    assert rewrite(orc, bytes(body), task("guest"), id_set("bob"))[1] == (2, 1)

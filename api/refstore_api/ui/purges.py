@@ -59,10 +59,10 @@ async def list_runs(request: Request, service: ServiceOf, session: ReaderSession
 @router.get("/{run}")
 async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str, run: str) -> Response:
     def work(repo: Repository) -> Response:
-        from refstore_purge import place_lookup, purge_report
+        from refstore_purge import purge_report, remaining_places
 
         report = purge_report.read_report(repo, run)
-        place_lookup.refresh_places(repo, [report])
+        remaining_places.refresh_places(repo, [report])
         return render(
             request,
             "purge.html",

@@ -1,4 +1,4 @@
-"""Which statistics of a file a run believes: bounds that rule out that the file has one of the ids.
+"""Which statistics of a Parquet file a run believes: bounds that rule out that the file has one of the ids.
 
 Nobody checks statistics when a file is written, and a purge that believes wrong ones leaves rows of people who asked to
 be forgotten. So those of a column are used only where each of these holds of the whole file; else the column is read:
@@ -8,8 +8,8 @@ be forgotten. So those of a column are used only where each of these holds of th
     known        writer and type stand in this module: the corpus compares the statistics of these writers with the
                  values, and a version is named from which on they have no known fault
 
-A count of ORC rules nothing out: readers cannot tell one that is left out from zero, and nulls are read in no time.
-Neither do page indexes and Bloom filters: they say no more of a whole file.
+Page indexes and Bloom filters rule nothing out: they say no more of a whole file. The column of an ORC file is always
+read: its libraries show a count that is left out as zero, and crash at what is damaged.
 """
 
 from __future__ import annotations
@@ -40,10 +40,6 @@ PARQUET_WRITERS: Final = {
 """The first version of each writer that is believed. Polars stands not here: the nulls that it counts are those of all
 pages, times the number of pages.
 """
-ORC_WRITERS: Final = ("ORC_JAVA_WRITER", "ORC_CPP_WRITER")
-ORC_VERSION: Final = 6
-"""Of the writer, as ORC counts: ORC-135. Early ones compared strings wrongly (HIVE-8732)."""
-ORC_KINDS: Final = ("SHORT", "INT", "LONG", "STRING")
 BYTEWISE_TYPES: Final = ((None, None), (LogicalType.STRING, ConvertedType.UTF8), (LogicalType.UUID, None))
 """Parquet's logical and converted types of values that are compared by their bytes, without a sign."""
 
@@ -54,7 +50,7 @@ _TYPE_ORDER: Final = 1
 
 
 class Bounds(NamedTuple):
-    """The lowest and the highest value of a column in a row group or stripe: of text the bytes."""
+    """The lowest and the highest value of a column in a row group: of text the bytes."""
 
     low: Any
     high: Any
@@ -63,9 +59,6 @@ class Bounds(NamedTuple):
 def rule_out(bounds: Sequence[Bounds] | None, ids: IdMatcher) -> bool:
     """Return whether a file has none of the ids. `bounds`: of all its rows; None: they are not believed."""
     return bounds is not None and not any(ids.may_match(*each) for each in bounds)
-
-
-# ---- Parquet
 
 
 def parquet_bounds(footer: ThriftStruct, leaf: SchemaNode, type_: Any) -> Sequence[Bounds] | None:
@@ -125,38 +118,3 @@ def _decode_bytes(low: bytes, high: bytes, leaf: SchemaNode, _type: Any) -> Boun
     )
     of_type = (leaf.logical_type, element.get(SchemaElementField.CONVERTED))
     return Bounds(low, high) if is_whole and of_type in BYTEWISE_TYPES else None
-
-
-# ---- ORC
-
-
-def orc_bounds(reader: Any, column: int) -> Sequence[Bounds] | None:
-    """Return the bounds of a column; None: they are not believed. `reader`: of pyorc."""
-    if reader.writer_id not in ORC_WRITERS or int(reader.writer_version) < ORC_VERSION:
-        return None
-    stripes = [reader.read_stripe(number) for number in range(reader.num_of_stripes)]
-    try:
-        of_stripes = [_stripe_statistics(stripe[column].statistics, len(stripe)) for stripe in stripes]
-        of_file = _stripe_statistics(reader[column].statistics, len(reader))
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001  # strings that are none; no row index; whatever else the library cannot read
-        return None
-    if not stripes or of_file is None or None in of_stripes:
-        return None
-    counts, bounds = zip(*of_stripes, strict=True)
-    joined = Bounds(min(each.low for each in bounds), max(each.high for each in bounds))
-    return bounds if (sum(counts), joined) == of_file else None  # row indexes and footer: each says it by itself
-
-
-def _stripe_statistics(statistics: dict[str, Any], rows: int) -> tuple[int, Bounds] | None:
-    """Return how many values there are that are not null, and their bounds; None: they are not believed."""
-    count = statistics.get("number_of_values", 0)
-    low, high = statistics.get("minimum"), statistics.get("maximum")
-    if low is None or high is None or statistics["kind"].name not in ORC_KINDS:
-        return None
-    # long strings have bounds instead, and then the minimum and the maximum are those of the other row groups
-    is_exact = "lower_bound" not in statistics and "upper_bound" not in statistics
-    is_counted = 1 <= count <= rows and statistics.get("has_null") == (count < rows)
-    bounds = Bounds(*(each.encode() if isinstance(each, str) else each for each in (low, high)))
-    return (count, bounds) if is_exact and is_counted and bounds.low <= bounds.high else None

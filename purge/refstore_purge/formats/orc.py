@@ -1,4 +1,4 @@
-"""ORC: find ids by statistics and the identifier's column, and rewrite stripe by stripe.
+"""ORC: find ids by the identifier's column, and rewrite stripe by stripe.
 
 A rewritten file keeps its schema, codec, block size, stripes, row index, Bloom filters' columns, and its user metadata
 but for entries with an id. pyarrow writes it, by the column, or `orc_rows` what pyarrow would not keep. The written
@@ -18,7 +18,6 @@ import numpy as np
 from refstore_purge.file_allowance import FileAllowance, raise_if_memory
 from refstore_purge.formats import key_values, orc_rows
 from refstore_purge.formats.base import FormatTask, IdMatcher, RewriteResult, SearchResult, name_of
-from refstore_purge.formats.believed_statistics import orc_bounds, rule_out
 from refstore_purge.formats.nested_columns import check_schema, match_rows, set_null
 from refstore_purge.formats.unclosed_file import UnclosedFile
 from refstore_purge.purge_error import OtherMeansError, PurgeError
@@ -38,19 +37,17 @@ def schema_of(source: BinaryIO) -> Any:
 def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     with _translate_read_errors():
-        file, reader = _open(source, task, ids)
+        file, _ = _open(source, task, ids)
         if task.matches_every_row and not task.set_null:
             return SearchResult(
                 file.nrows, file.nrows, "partition", key_values.count_entries_with_ids([file.metadata], ids)
             )
-        leaf = None if task.matches_every_row else _plain_leaf(file, reader, task)
-        is_ruled_out = leaf is not None and not task.ignores_statistics and rule_out(orc_bounds(reader, leaf), ids)
-        columns = _deciding_columns(task, leaf)
+        columns = _deciding_columns(file, task)
         matched = 0
-        for number in range(0 if is_ruled_out else file.nstripes):
+        for number in range(file.nstripes):
             batch = file.read_stripe(number, columns=columns)
             matched += int(np.count_nonzero(match_rows(batch, task, ids)))
-        by = "partition" if task.matches_every_row else "statistics" if is_ruled_out else "column"
+        by = "partition" if task.matches_every_row else "column"
         return SearchResult(file.nrows, matched, by, key_values.count_entries_with_ids([file.metadata], ids))
 
 
@@ -89,7 +86,7 @@ def _write_rows(source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task
     """Write the rows that stay one by one, and return how many match."""
     matched = 0
     writer = orc_rows.OrcRowWriter(source, target, reader, _options(file, reader), task.set_null)
-    columns = _deciding_columns(task, None if task.matches_every_row else _plain_leaf(file, reader, task))
+    columns = _deciding_columns(file, task)
     for number in range(file.nstripes):
         batch = file.read_stripe(number, columns=columns or [file.schema.names[0]])
         rows = match_rows(batch, task, ids)
@@ -99,10 +96,20 @@ def _write_rows(source: BinaryIO, file: Any, reader: Any, target: BinaryIO, task
     return matched
 
 
-def _deciding_columns(task: FormatTask, leaf: int | None) -> list[str]:
-    """Return the columns that tell which rows match. `leaf`: the identifier's column, if it lies in structs only."""
-    columns = [] if task.matches_every_row else [task.identifier[0] if leaf is None else name_of(task.identifier)]
+def _deciding_columns(file: Any, task: FormatTask) -> list[str]:
+    """Return the columns that tell which rows match: the identifier's alone, if it lies in structs only."""
+    columns = [] if task.matches_every_row else [_column_of(file, task)]
     return [*columns, *map(name_of, task.set_null)]
+
+
+def _column_of(file: Any, task: FormatTask) -> str:
+    """Return what of an identifier can be read alone."""
+    type_: Any = pa.struct(list(file.schema))
+    for name in task.identifier:
+        if not pa.types.is_struct(type_):
+            break
+        type_ = type_.field(name).type
+    return task.identifier[0] if pa.types.is_nested(type_) else name_of(task.identifier)
 
 
 @contextmanager
@@ -136,18 +143,6 @@ def _open(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> tuple[Any, Any]
     if any(each.kind == pyorc.TypeKind.CHAR for each in orc_rows.walk_types(reader.schema[task.identifier[0]])):
         raise OtherMeansError(f"column {name_of(task.identifier)!r} is char, whose values are padded")
     return file, reader
-
-
-def _plain_leaf(file: Any, reader: Any, task: FormatTask) -> int | None:
-    """Return the column of an identifier that lies in structs only, so that its statistics are those of rows."""
-    type_: Any = pa.struct(list(file.schema))
-    for name in task.identifier:
-        if not pa.types.is_struct(type_):
-            return None
-        type_ = type_.field(name).type
-    if pa.types.is_nested(type_):
-        return None
-    return int(reader.schema.find_column_id(name_of(task.identifier)))
 
 
 def _options(file: Any, reader: Any) -> dict[str, Any]:
