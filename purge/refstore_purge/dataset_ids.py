@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from refstore.errors import Invalid
 from refstore.purge_document.document import Dataset
-from refstore_purge import id_index, ids_file, ledger, purge_ids, uuids
+from refstore_purge import id_index, ids_file, ledger, purge_ids
 from refstore_purge.formats.base import IdKind, kind_of
+from refstore_purge.formats.text_values import UUID_BYTES
 from refstore_purge.ledger import AnyIds, LedgerSet
 from refstore_purge.purge_ids import IdSet
 from refstore_purge.untyped_pandas import pa, pc
@@ -110,7 +111,7 @@ class DatasetIds:
         Invalid.
         """
         wanted = ""
-        if ids.kind == "string" and _width(type_) == uuids.UUID_BYTES:
+        if ids.kind == "string" and _width(type_) == UUID_BYTES:
             wanted = "uuid"
         elif ids.kind == "string" and kind == "integer" and not self._is_for_all:
             wanted = "integer"
@@ -138,7 +139,7 @@ class DatasetIds:
         """Raise Invalid where all values of a column have one width, and none of the ids has it."""
         width = _width(type_)
         if isinstance(ids, IdSet) and ids.count and ids.kind != "integer" and not _has_width(ids.values, width):
-            advice = "give UUIDs as text, and leave --id-type out" if width == uuids.UUID_BYTES else "give such ids"
+            advice = "give UUIDs as text, and leave --id-type out" if width == UUID_BYTES else "give such ids"
             raise Invalid(
                 f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and none of the ids has "
                 f"{width} bytes; {advice}{self._restrict_advice()}"

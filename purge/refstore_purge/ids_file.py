@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple, cast
 from refstore.core.batches import split_batches
 from refstore.errors import Invalid
 from refstore_gc.private_folder import make_private_folder
-from refstore_purge import purge_ids, uuids
+from refstore_purge import purge_ids
 from refstore_purge.formats.base import IdKind, kind_of
+from refstore_purge.formats.text_values import UUID_BYTES, are_uuids, uuid_bytes
 from refstore_purge.purge_ids import COMPARED_TYPES
 from refstore_purge.untyped_pandas import pa, pc, pq
 
@@ -157,16 +158,16 @@ def convert_ids(values: Any, kind: IdKind, wanted: str) -> Any:
         if wanted == "binary" and kind != "integer":  # text is compared by its bytes
             return values
         if wanted == "uuid" and kind == "binary":
-            has_width = pc.equal(pc.binary_length(values), uuids.UUID_BYTES)
+            has_width = pc.equal(pc.binary_length(values), UUID_BYTES)
             return None if pc.all(has_width).as_py() is False else values
         texts = values.cast(pa.string()).cast(pa.large_string())
         if wanted in KINDS and wanted != "integer":
             return texts.cast(COMPARED_TYPES["string"])
-        is_good = uuids.are_uuids(texts) if wanted == "uuid" else pc.match_substring_regex(texts, _DIGITS)
+        is_good = are_uuids(texts) if wanted == "uuid" else pc.match_substring_regex(texts, _DIGITS)
         if pc.all(is_good).as_py() is False:
             return None
         if wanted == "uuid":
-            return uuids.uuid_bytes(texts.drop_null()).cast(pa.binary()).cast(COMPARED_TYPES["binary"])
+            return uuid_bytes(texts.drop_null()).cast(pa.binary()).cast(COMPARED_TYPES["binary"])
         numbers = texts.cast(COMPARED_TYPES["integer"])
         low, high = pc.min_max(numbers).as_py().values()
         fits = low is None or (low >= INTEGER_MIN and high <= INTEGER_MAX)

@@ -26,8 +26,7 @@ from refstore_purge.content_replacement import ReplacementAttempt, replace_conte
 from refstore_purge.outcomes import SUMMARY, ObjectResult
 from refstore_purge.purge_attempts import Publisher, PurgeAttempt
 from refstore_purge.purge_error import PurgeError
-from refstore_purge.purge_plan import BranchPath, PurgeObject, PurgePlan
-from refstore_purge.version_plan import find_outside_names, plan_versions
+from refstore_purge.purge_plan import BranchPath, PurgeObject, PurgePlan, find_outside_names, plan_versions
 
 REWRITES_PER_CORE: Final = 32
 """How many objects each core writes in one call of the engine."""

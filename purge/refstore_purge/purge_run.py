@@ -36,10 +36,9 @@ from refstore_purge.location_publisher import LocationPublisher
 from refstore_purge.purge_account import PurgeAccount
 from refstore_purge.purge_cleanup import delete_abandoned_branches
 from refstore_purge.purge_context import FLOOR_ROWS, SHARE, PurgeOptions, PurgeRun
-from refstore_purge.purge_plan import PurgePlan, SkippedObject, plan_heads
+from refstore_purge.purge_plan import PurgePlan, SkippedObject, plan_heads, plan_versions
 from refstore_purge.purge_report import PurgeReport, unexamined_place
 from refstore_purge.purge_tasks import TaskSettings, modules_for
-from refstore_purge.version_plan import plan_versions
 
 __all__ = ["FLOOR_ROWS", "SHARE", "PurgeOptions", "run_purge"]
 

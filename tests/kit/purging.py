@@ -16,7 +16,7 @@ from refstore.errors import Contention, Gone, NotFound, NothingToCommit, ObjectN
 from refstore.kv_recovery.fence import DryRunFence
 from refstore.purge_document.document import BackupPolicy, Dataset, PurgeDocument, TrashPolicy
 from refstore.records.location_records import Content
-from refstore_purge import purge_cleanup, purge_plan, version_plan
+from refstore_purge import purge_cleanup, purge_plan
 from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
 from tests.kit.replay import Stage
 from tests.reaping import NoJournal
@@ -73,7 +73,7 @@ def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read
 
 def _purge_all(tools: Tools, run: str) -> None:
     with mock.patch.object(purge_plan, "legal_hold_prefixes", return_value=()):
-        planned = version_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
+        planned = purge_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
     originals = [
         (Address(each.address), each.original_content) for each in planned.objects if each.original_content is not None
     ]

@@ -16,7 +16,7 @@ from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.upload import Upload
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
-from refstore_purge import id_index, publish, purge_report, purge_run, verify
+from refstore_purge import head_publisher, id_index, purge_report, purge_run, verify
 from refstore_purge import purge_plan as planning
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
@@ -349,15 +349,15 @@ class TestRunningAgain:
         other = f"{PREFIX}other.parquet"
         world.commit_files({PATH: events("bob", "ann"), other: events("bob")})
         onboard(world.repo)
-        stage = publish.BranchPublication.stage
+        stage = head_publisher.BranchPublication.stage
 
-        def move_once(self: publish.BranchPublication, rewritten: Any) -> list[str]:
+        def move_once(self: head_publisher.BranchPublication, rewritten: Any) -> list[str]:
             staged = stage(self, rewritten)
-            monkeypatch.setattr(publish.BranchPublication, "stage", stage)
+            monkeypatch.setattr(head_publisher.BranchPublication, "stage", stage)
             world.commit_files({PATH: events("bob", "cid", "bob"), f"{PREFIX}late.parquet": events("bob", "dan")})
             return staged
 
-        monkeypatch.setattr(publish.BranchPublication, "stage", move_once)
+        monkeypatch.setattr(head_publisher.BranchPublication, "stage", move_once)
         made = purge("bob")
         assert made.is_whole
         assert guests_at(world.repo, "main") == ["cid"]
@@ -376,7 +376,7 @@ class TestRunningAgain:
         owner, name = {
             "its changes are listed": (planning, "find_staged"),
             "copies are looked for": (HeadPublisher, "find_outside_names"),
-            "objects are staged": (publish.BranchPublication, "stage"),
+            "objects are staged": (head_publisher.BranchPublication, "stage"),
         }[when]
         real = getattr(owner, name)
 
@@ -398,14 +398,14 @@ class TestRunningAgain:
         onboard(world.repo)
         for step in ("issue", "stage", "publish"):
             with monkeypatch.context() as patched:
-                real = getattr(publish.BranchPublication, step)
+                real = getattr(head_publisher.BranchPublication, step)
 
-                def killed(self: publish.BranchPublication, *args: Any, real: Any = real) -> None:
+                def killed(self: head_publisher.BranchPublication, *args: Any, real: Any = real) -> None:
                     real(self, *args)
                     raise KeyboardInterrupt
 
-                patched.setattr(publish.BranchPublication, step, killed)
-                patched.setattr(publish.BranchPublication, "close", _nothing)
+                patched.setattr(head_publisher.BranchPublication, step, killed)
+                patched.setattr(head_publisher.BranchPublication, "close", _nothing)
                 with pytest.raises(KeyboardInterrupt):
                     purge("ann" if step == "publish" else "bob")
             assert guests_at(world.repo, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
@@ -416,7 +416,7 @@ class TestRunningAgain:
         assert guests_at(world.repo, "main") == []
 
 
-def _nothing(_: publish.BranchPublication) -> None: ...
+def _nothing(_: head_publisher.BranchPublication) -> None: ...
 
 
 class TestSetNull:

@@ -27,8 +27,7 @@ from refstore_purge import (
     purge_tasks,
     restore_backups,
 )
-from refstore_purge.head_publisher import HeadPublisher
-from refstore_purge.publish import BranchPublication
+from refstore_purge.head_publisher import BranchPublication, HeadPublisher
 from refstore_purge.purge_context import PurgeRun
 from refstore_purge.purge_report import PURGE_NOTE, PurgeReport
 from refstore_purge.purge_run import PurgeOptions

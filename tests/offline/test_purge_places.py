@@ -19,7 +19,7 @@ from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.mark_records import Mark
 from refstore_purge import (
-    publish,
+    head_publisher,
     purge_cleanup,
     purge_report,
     purge_run,
@@ -482,8 +482,8 @@ def test_what_a_killed_run_left_on_its_hidden_branch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(publish.BranchPublication, "merge_commit", killed)
-        patched.setattr(publish.BranchPublication, "close", lambda _: None)
+        patched.setattr(head_publisher.BranchPublication, "merge_commit", killed)
+        patched.setattr(head_publisher.BranchPublication, "close", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             purge("ann")
     made = purge()

@@ -16,7 +16,7 @@ from refstore.errors import Gone
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.stage_entries import Placement, place
 from refstore.records.reference_records import Reference
-from refstore_purge import purge_cleanup, purge_run, restore_backups, version_plan
+from refstore_purge import purge_cleanup, purge_plan, purge_run, restore_backups
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
@@ -254,7 +254,7 @@ def test_what_is_being_deleted_or_was_never_linked_is_not_looked_at(world: World
 @pytest.fixture
 def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Do something when the plan has read references, staging areas and commits."""
-    real = version_plan.scan_versions
+    real = purge_plan.scan_versions
 
     def set_act(act: Callable[[], object]) -> None:
         todo = [act]
@@ -264,7 +264,7 @@ def meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
             if todo and DOCUMENT["datasets"][-1]["prefix"] in prefixes:
                 todo.pop()()
 
-        monkeypatch.setattr(version_plan, "scan_versions", listing)
+        monkeypatch.setattr(purge_plan, "scan_versions", listing)
 
     return set_act
 

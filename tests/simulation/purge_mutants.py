@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.simulation.planting import Edit, Mutant
 
 LOCATIONS = "refstore.versioning.locations:Locations"
-PLAN = "refstore_purge.version_plan:plan_versions"
+PLAN = "refstore_purge.purge_plan:plan_versions"
 REFERENCES = "list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))"
 CONTENTS = "refstore.operations.delete_contents:delete_contents"
 

@@ -307,7 +307,7 @@ def _over() -> AbstractContextManager[None]:
     """Let the merge of a publication take its own side of every conflict."""
     from tests.simulation.planting import Edit, Mutant
 
-    target = "refstore_purge.publish:BranchPublication.merge_commit"
+    target = "refstore_purge.head_publisher:BranchPublication.merge_commit"
     merge = "return merge()"
     edits = (
         Edit(target, "for seconds in WAITS_SECONDS:", "for seconds in [3]:"),  # for those who change something

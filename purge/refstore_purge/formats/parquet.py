@@ -31,7 +31,14 @@ from refstore_purge.formats.parquet_chunks import (
     restore_chunk_schema,
     writer_options,
 )
-from refstore_purge.formats.parquet_file import ParquetFile, make_footer, pairs_of, translate_read_errors
+from refstore_purge.formats.parquet_file import (
+    ParquetFile,
+    check_fixed_lists,
+    leaves_of,
+    make_footer,
+    pairs_of,
+    translate_read_errors,
+)
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
     FileField,
@@ -40,7 +47,6 @@ from refstore_purge.formats.parquet_footer import (
     read_footer,
     write_footer,
 )
-from refstore_purge.formats.parquet_identifier import check_fixed_lists, leaves_of
 from refstore_purge.formats.parquet_schema import SchemaNode, make_view, read_schema_tree
 from refstore_purge.formats.unclosed_file import FileEnd, UnclosedFile
 from refstore_purge.purge_error import OtherMeansError, PurgeError

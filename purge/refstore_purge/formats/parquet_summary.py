@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import FormatTask, IdMatcher
 from refstore_purge.formats.parquet_chunks import FileAssembly
-from refstore_purge.formats.parquet_file import make_footer, pairs_of, translate_read_errors
+from refstore_purge.formats.parquet_file import is_subsequence, make_footer, pairs_of, translate_read_errors
 from refstore_purge.formats.parquet_footer import (
     BOUNDS,
     ColumnChunkField,
@@ -26,7 +26,6 @@ from refstore_purge.formats.parquet_footer import (
     read_footer,
     write_footer,
 )
-from refstore_purge.formats.parquet_identifier import is_subsequence
 from refstore_purge.formats.parquet_schema import PhysicalType, SchemaNode, read_schema_tree
 from refstore_purge.purge_error import PurgeError
 
