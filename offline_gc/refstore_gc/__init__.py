@@ -19,7 +19,6 @@ of `docs/protocol.md`).
     incremental/              what makes a run go on from the one before
     rules_recheck.py          the rules of today, before a sweep
     sweep_tasks.py            delete or tag, unit by unit
-    purge_retention.py        the dates by which these go
     purged_objects.py         delete the contents of purged objects that nothing names
     deleted_repositories.py   what deleted repositories left
     address_codec.py, address_batches.py, run_layout.py, checked_files.py    how addresses travel, and where files lie

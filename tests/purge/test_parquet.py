@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -14,9 +16,12 @@ from refstore_purge.formats import parquet
 from refstore_purge.purge_error import PurgeError
 from tests.purge.looking import encrypted, find, id_set, parquet_of, rewrite, task
 
+pytestmark = pytest.mark.usefixtures("own_temporary_folder")
+GUEST = task("guest")
 
-def opened(body: bytes) -> Any:
-    return pq.ParquetFile(io.BytesIO(body))
+
+def opened(body: bytes, **options: Any) -> Any:
+    return pq.ParquetFile(io.BytesIO(body), **options)
 
 
 FULL: Any = pa.table(
@@ -172,3 +177,250 @@ class TestWhatIsRefused:
         body = encrypted(FULL, has_plain_footer=has_plain_footer)
         with pytest.raises(PurgeError, match="encrypted"):
             find(parquet, body, task("guest"), id_set("g1"))
+
+
+CATEGORY: Any = pa.dictionary(pa.int32(), pa.string())
+
+
+class TestNoByteOfARowThatGoesStays:
+    ROWS = ("bob-secret", "ann", "bob-secret")
+
+    @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.binary()])
+    @pytest.mark.parametrize("use_dictionary", [True, False])
+    def test_of_a_plain_column(self, type_: Any, *, use_dictionary: bool) -> None:
+        kind: Any = "binary" if type_ == pa.binary() else "string"
+        table = pa.table({"guest": pa.array(self.ROWS, pa.string()).cast(type_)})
+        body = parquet_of(table, compression="none", use_dictionary=use_dictionary)
+        assert b"bob-secret" in body
+        gone: Any = b"bob-secret" if kind == "binary" else "bob-secret"
+        made, counts = rewrite(parquet, body, GUEST, id_set(gone, kind=kind))
+        assert counts == (3, 2)
+        assert b"bob-secret" not in made
+
+    def test_of_the_identifier_as_a_category(self) -> None:
+        body = parquet_of(pa.table({"guest": pa.array(self.ROWS).dictionary_encode()}), compression="none")
+        made, counts = rewrite(parquet, body, GUEST, id_set("bob-secret"))
+        assert counts == (3, 2)
+        assert opened(made).read()["guest"].to_pylist() == ["ann"]
+        assert b"bob-secret" not in made
+
+    def test_of_another_category_of_the_same_row(self) -> None:
+        mails = pa.array(["secret@x", "a@x"]).dictionary_encode()
+        body = parquet_of(pa.table({"guest": ["bob", "ann"], "mail": mails}), compression="none")
+        assert b"secret@x" not in rewrite(parquet, body, GUEST, id_set("bob"))[0]
+
+    def test_of_categories_in_a_list(self) -> None:
+        mails = pa.array([["secret@x"], ["a@x"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+        body = parquet_of(pa.table({"guest": ["bob", "ann"], "mails": mails}), compression="none")
+        assert b"secret@x" not in rewrite(parquet, body, GUEST, id_set("bob"))[0]
+
+    @pytest.mark.parametrize(
+        ("type_", "value"),
+        [
+            (pa.dictionary(pa.int8(), pa.binary()), b"secret@x"),
+            (pa.struct([("mail", CATEGORY)]), {"mail": "secret@x"}),
+            (pa.map_(pa.string(), CATEGORY), [("k", "secret@x")]),
+            (pa.map_(CATEGORY, pa.int8()), [("secret@x", 1)]),
+            (pa.large_list(CATEGORY), ["secret@x"]),
+            (pa.list_(CATEGORY, 1), ["secret@x"]),
+            (pa.list_(pa.struct([("mail", pa.list_(CATEGORY))])), [{"mail": ["secret@x"]}]),
+            (pa.list_view(CATEGORY), ["secret@x"]),
+        ],
+    )
+    def test_of_categories_in_any_type(self, type_: Any, value: Any) -> None:
+        table = pa.table({"guest": ["bob", "ann"], "v": pa.array([value, None], type_)})
+        body = parquet_of(table, compression="none")
+        assert b"secret@x" in body
+        made, counts = rewrite(parquet, body, GUEST, id_set("bob"))
+        assert counts == (2, 1)
+        assert b"secret@x" not in made
+        assert opened(made).schema_arrow.equals(opened(body).schema_arrow, check_metadata=True)
+
+    def test_of_columns_set_to_null(self) -> None:
+        table = pa.table(
+            {
+                "guest": ["bob", "ann"],
+                "mail": ["secret@x", "a@x"],
+                "category": pa.array(["secret@x", "a@x"]).dictionary_encode(),
+                "user": pa.array([{"mail": "secret@x"}, {"mail": "a@x"}]),
+                "mails": [["secret@x"], ["a@x"]],
+            }
+        )
+        what = task("guest", set_null=["mail", "category", "user.mail", "mails"])
+        made, counts = rewrite(parquet, parquet_of(table, compression="none"), what, id_set("bob"))
+        assert counts == (2, 1)
+        assert b"secret@x" not in made
+
+
+class TestRowsThatStayKeepTheirValues:
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            datetime(2020, 2, 3, 4, 5, 6, 7, UTC),
+            datetime(1900, 1, 1, tzinfo=UTC),
+            datetime(9999, 12, 31, tzinfo=UTC),
+        ],
+    )
+    def test_int96_timestamps(self, moment: datetime) -> None:
+        """Spark wrote these by default until 3.0, and 9999-12-31 is how people write 'never'."""
+        table = pa.table({"guest": ["bob", "ann"], "t": pa.array([moment, moment], pa.timestamp("us", "UTC"))})
+        body = parquet_of(table, use_deprecated_int96_timestamps=True)
+        try:
+            made, _ = rewrite(parquet, body, GUEST, id_set("bob"))
+        except PurgeError:
+            return  # it may be refused, but never changed
+        assert opened(made, coerce_int96_timestamp_unit="us").read()["t"].cast(
+            pa.timestamp("us", "UTC")
+        ).to_pylist() == [moment]
+
+    def test_decimals_that_are_stored_as_integers(self) -> None:
+        """Spark writes decimals of up to 18 digits so."""
+        table = pa.table({"guest": ["bob", "ann"], "d": pa.array([Decimal("1.10")] * 2, pa.decimal128(9, 2))})
+        made, _ = rewrite(parquet, parquet_of(table, store_decimal_as_integer=True), GUEST, id_set("bob"))
+        assert opened(made).metadata.row_group(0).column(1).physical_type == "INT32"
+        assert opened(made).read().to_pylist() == [{"guest": "ann", "d": Decimal("1.10")}]
+
+    def test_strings_that_arrow_wrote_from_views(self) -> None:
+        table = pa.table({"guest": ["bob", "ann"], "v": pa.array(["x", "y" * 30], pa.string_view())})
+        made, _ = rewrite(parquet, parquet_of(table), GUEST, id_set("bob"))
+        assert opened(made).read().to_pylist() == [{"guest": "ann", "v": "y" * 30}]
+
+    def test_ids_of_fields_however_deep(self) -> None:
+        def field(name: str, type_: Any, number: int, *, nullable: bool = True) -> Any:
+            return pa.field(name, type_, nullable=nullable, metadata={"PARQUET:field_id": str(number)})
+
+        schema = pa.schema(
+            [
+                field("guest", pa.string(), 1),
+                field("l", pa.list_(field("element", pa.string(), 3)), 2),
+                field("m", pa.map_(field("key", pa.string(), 5, nullable=False), field("value", pa.int32(), 6)), 4),
+                field("u", pa.struct([field("x", pa.int32(), 8)]), 7),
+            ]
+        )
+        rows = [{"guest": guest, "l": ["a"], "m": [("k", 1)], "u": {"x": 1}} for guest in ("bob", "ann")]
+        body = parquet_of(pa.Table.from_pylist(rows, schema), store_schema=False)
+        made, _ = rewrite(parquet, body, GUEST, id_set("bob"))
+        assert opened(made).schema_arrow.equals(opened(body).schema_arrow, check_metadata=True)
+        assert opened(made).schema_arrow.field("l").type.value_field.metadata == {b"PARQUET:field_id": b"3"}
+
+
+class TestStatistics:
+    @pytest.mark.parametrize(
+        ("type_", "numbers"),
+        [
+            (pa.uint64(), [2**63 + 5, 3]),
+            (pa.uint32(), [2**31 + 5, 2**31 + 9]),
+            (pa.uint8(), [200, 255]),
+            (pa.int64(), [-(2**63), 2**63 - 1]),
+            (pa.int8(), [-128, 127]),
+        ],
+    )
+    def test_integers_with_and_without_sign_are_found(self, type_: Any, numbers: list[int]) -> None:
+        body = parquet_of(pa.table({"guest": pa.array(numbers, type_)}))
+        for number in numbers:
+            wanted = id_set(number, kind="integer", type_=pa.uint64() if number >= 2**63 else pa.int64())
+            assert find(parquet, body, GUEST, wanted) == (2, 1, "column")
+
+    def test_binary_is_ordered_by_its_bytes(self) -> None:
+        body = parquet_of(pa.table({"guest": pa.array([b"\x00", b"\xff"])}))
+        assert find(parquet, body, GUEST, id_set(b"\xff", kind="binary")) == (2, 1, "column")
+        assert find(parquet, body, GUEST, id_set(b"\xff\x00", kind="binary")) == (2, 0, "statistics")
+
+    def test_a_file_without_them_is_read(self) -> None:
+        body = parquet_of(pa.table({"guest": ["a", "b"]}), write_statistics=False)
+        assert find(parquet, body, GUEST, id_set("z")) == (2, 0, "column")
+
+    def test_those_of_lists_are_not_used(self) -> None:
+        body = parquet_of(pa.table({"guest": [["a"], ["b"]]}))
+        assert find(parquet, body, GUEST, id_set("z")) == (2, 0, "column")
+
+    def test_strings_that_are_no_utf_8(self) -> None:
+        """Writers that take bytes for strings make them, and then the statistics are no text either."""
+        values = pa.array([b"\xff\xfe", b"bob"]).cast(pa.string(), safe=False)
+        assert find(parquet, parquet_of(pa.table({"guest": values})), GUEST, id_set("bob")).matched_rows == 1
+
+    @pytest.mark.parametrize("other", ["zzz", 5])
+    def test_those_of_a_column_whose_name_has_a_dot_are_not_taken_for_a_field_of_a_struct(self, other: Any) -> None:
+        body = parquet_of(pa.table({"user.guest": [other], "user": pa.array([{"guest": "bob"}])}))
+        assert find(parquet, body, task("user.guest"), id_set("bob")).matched_rows == 1
+
+
+class TestSetNullOfEachType:
+    @pytest.mark.parametrize(
+        ("type_", "value"),
+        [
+            (pa.list_(pa.int8()), [1]),
+            (pa.large_list(pa.string()), ["a"]),
+            (pa.list_(pa.int8(), 2), [1, 2]),
+            (pa.list_(pa.struct([("a", pa.string())])), [{"a": "x"}]),
+            (pa.map_(pa.string(), pa.int8()), [("a", 1)]),
+            (pa.dictionary(pa.int32(), pa.string()), "x"),
+            (pa.decimal128(20, 2), Decimal("1.10")),
+            (pa.bool_(), True),
+            (pa.date32(), date(2020, 1, 1)),
+            (pa.binary(2), b"ab"),
+            (pa.large_string(), "x"),
+            (pa.float64(), 1.5),
+            (pa.struct([("a", pa.list_(pa.string()))]), {"a": ["x"]}),
+        ],
+    )
+    def test_of_any_type(self, type_: Any, value: Any) -> None:
+        table = pa.table({"guest": ["bob", "ann"], "v": pa.array([value, value], type_)})
+        made, counts = rewrite(parquet, parquet_of(table), task("guest", set_null=["v"]), id_set("bob"))
+        assert counts == (2, 1)
+        assert opened(made).read()["v"].to_pylist() == [None, value]
+        assert opened(made).schema.equals(opened(parquet_of(table)).schema)
+
+    def test_of_the_identifier_itself(self) -> None:
+        what = task("guest", set_null=["guest"])
+        made, counts = rewrite(parquet, parquet_of(pa.table({"guest": ["ann", "bob"]})), what, id_set("bob"))
+        assert counts == (2, 1)
+        assert opened(made).read()["guest"].to_pylist() == ["ann", None]
+        assert find(parquet, made, what, id_set("bob")).matched_rows == 0
+
+    def test_of_the_struct_that_has_the_identifier(self) -> None:
+        rows = [{"guest": "ann", "age": 1}, {"guest": "bob", "age": 2}, None]
+        what = task("user.guest", set_null=["user", "user.age"])
+        made, counts = rewrite(parquet, parquet_of(pa.table({"user": pa.array(rows)})), what, id_set("bob"))
+        assert counts == (3, 1)
+        assert opened(made).read()["user"].to_pylist() == [{"guest": "ann", "age": 1}, None, None]
+
+    def test_of_a_field_beside_a_required_one_in_a_struct_that_is_null_elsewhere(self) -> None:
+        user = pa.struct([pa.field("id", pa.int32(), nullable=False), pa.field("mail", pa.string())])
+        rows = [{"guest": "ann", "user": None}, {"guest": "bob", "user": {"id": 1, "mail": "b@x"}}]
+        body = parquet_of(pa.Table.from_pylist(rows, pa.schema([("guest", pa.string()), ("user", user)])))
+        made, _ = rewrite(parquet, body, task("guest", set_null=["user.mail"]), id_set("bob"))
+        assert opened(made).read().to_pylist() == [rows[0], {"guest": "bob", "user": {"id": 1, "mail": None}}]
+
+    def test_of_a_column_by_which_the_file_is_sorted(self) -> None:
+        """A file that says it is sorted, and is not, makes readers skip rows."""
+        table = pa.table({"guest": ["a", "b", "c"], "day": ["1", "2", "3"]})
+        body = parquet_of(table, sorting_columns=[pq.SortingColumn(1)])
+        made, _ = rewrite(parquet, body, task("guest", set_null=["day"]), id_set("b"))
+        assert opened(made).read()["day"].to_pylist() == ["1", None, "3"]
+        assert not opened(made).metadata.row_group(0).sorting_columns
+
+
+class TestNested:
+    def test_lists_of_lists(self) -> None:
+        body = parquet_of(pa.table({"guest": [[["a"], None, ["bob"]], [["c"]], [], None]}))
+        assert rewrite(parquet, body, GUEST, id_set("bob"))[1] == (4, 1)
+
+    def test_what_lies_below_null_is_nothing(self) -> None:
+        lists = pa.ListArray.from_arrays(pa.array([0, 1, 2]), pa.array(["bob", "bob"]), mask=pa.array([True, False]))
+        assert rewrite(parquet, parquet_of(pa.table({"guest": lists})), GUEST, id_set("bob"))[1] == (2, 1)
+
+    def test_a_map_of_lists_by_value(self) -> None:
+        maps = pa.array([[("bob", ["x"])], [("y", ["bob", None])], []], pa.map_(pa.string(), pa.list_(pa.string())))
+        body = parquet_of(pa.table({"n": range(3), "guest": maps}))
+        made, _ = rewrite(parquet, body, GUEST, id_set("bob"))
+        assert opened(made).read()["n"].to_pylist() == [0, 2]
+
+
+def test_a_row_group_that_loses_all_its_rows_goes_and_the_others_stay() -> None:
+    body = parquet_of(pa.table({"guest": ["a"] * 4 + ["b"] * 4 + ["c"] * 4}), row_group_size=4)
+    made, counts = rewrite(parquet, body, GUEST, id_set("b"))
+    assert counts == (12, 4)
+    groups = [opened(made).read_row_group(number)["guest"].to_pylist() for number in range(2)]
+    assert groups == [["a"] * 4, ["c"] * 4]
+    assert opened(made).num_row_groups == 2
