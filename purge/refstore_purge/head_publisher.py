@@ -9,7 +9,7 @@ again      plan the heads that have moved meanwhile, or whose publication was re
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import BinaryIO, Final, cast
@@ -41,12 +41,6 @@ REWRITES_PER_CORE: Final = 32
 
 WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
 """How long to wait between tries while a branch has staged changes."""
-
-
-WriteSummary = Callable[[str, BranchPath, BinaryIO], bool]
-"""Writes a summary file when all else is on the hidden branch: it is given the file's branch, and its name on the
-hidden one. Returns whether it wrote the file.
-"""
 
 
 class HeadPublisher(Publisher):
@@ -89,13 +83,14 @@ class HeadPublisher(Publisher):
         try:
             with run.steps.step("rewriting"):
                 written = self._rewrite_objects(attempt.objects, publication)
-            for each in attempt.summaries:
-                publication.add_summary(each, partial(self._write_summary, each, written))
             account.report.heads = heads
             run.announce(written)
             with run.steps.step("publishing"):
                 published, refused = publication.publish(
-                    f"Purge {account.report.ids} ids (run {account.report.run})", partial(self.count_published, written)
+                    f"Purge {account.report.ids} ids (run {account.report.run})",
+                    {name.branch for each in attempt.summaries for name in each.names},
+                    partial(self._write_summaries, attempt.summaries, written),
+                    partial(self.count_published, written),
                 )
             run.end_publishing()
             run.delete_indexes(attempt.objects)
@@ -153,28 +148,36 @@ class HeadPublisher(Publisher):
                 run.record("written", *written[-1])
         return written
 
-    def _write_summary(
-        self,
-        purge_object: PurgeObject,
-        written: list[WrittenObject],
-        branch: str,
-        hidden: BranchPath,
-        target: BinaryIO,
-    ) -> bool:
-        """Write a summary file again as it shall be on a branch, and announce it; leave it if that fails. `hidden`: its
-        name on the hidden branch, which has the files that it describes.
+    def _write_summaries(
+        self, summaries: Sequence[PurgeObject], written: list[WrittenObject], branch: str, hidden: str
+    ) -> int:
+        """Write the summary files of a branch again as they shall be there, on its hidden branch, which has the files
+        that they describe; return how many. Announce each; leave those that fail.
         """
+        run, count = self.run, 0
         addresses = {result.target_address for _, result in written if result.decided_by != SUMMARY}
-        try:
-            rewrite_summary(self.run, purge_object, [hidden], addresses.__contains__, target)
-        except PurgeError as error:
-            self.run.record("left", purge_object, reason=str(error))
-            return False
-        on_branch = msgspec.structs.replace(purge_object, names=[BranchPath(branch, hidden.path)])
-        result = ObjectResult(address=purge_object.content_address, target_address=hidden.path, decided_by=SUMMARY)
-        written.append((on_branch, result))
-        self.run.announce(written)
-        return True
+        for each, name in ((one, name) for one in summaries for name in one.names if name.branch == branch):
+            with tempfile.TemporaryFile(prefix="refstore-purge-") as file:
+                target = cast(BinaryIO, file)
+                try:
+                    rewrite_summary(run, each, [BranchPath(hidden, name.path)], addresses.__contains__, target)
+                except PurgeError as error:
+                    run.record("left", each, reason=str(error))
+                    continue
+                on_branch = msgspec.structs.replace(each, names=[name])
+                result = ObjectResult(address=each.content_address, target_address=name.path, decided_by=SUMMARY)
+                written.append((on_branch, result))
+                run.announce(written)
+                item = Upload(
+                    path=name.path,
+                    body=target,
+                    metadata=each.metadata,
+                    content_type=each.content_type,
+                    s3=lambda each=each: each.s3,
+                )
+                run.repo.upload_many(hidden, [item])
+                count += 1
+        return count
 
 
 class BranchPublication:
@@ -202,8 +205,6 @@ class BranchPublication:
         self._copies: dict[str, list[tuple[BranchPath, str]]] = {}
         """By branch: other names of what is staged on the branch of a first name."""
         self._paths: dict[str, int] = {}
-        self._summaries: dict[str, list[tuple[str, PurgeObject, WriteSummary]]] = {}
-        """By branch: the paths of summary files."""
 
     def issue(self, purge_objects: Sequence[PurgeObject]) -> dict[str, tuple[str, str]]:
         """Return an address and its token for each object, by its present address."""
@@ -247,16 +248,16 @@ class BranchPublication:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
         return addresses
 
-    def add_summary(self, purge_object: PurgeObject, write: WriteSummary) -> None:
-        """Let `publish` write a summary file under each of its names."""
-        for branch, path in purge_object.names:
-            self._summaries.setdefault(branch, []).append((path, purge_object, write))
-
     def publish(
-        self, message: str, note: Callable[[PublishedCommit], None]
+        self,
+        message: str,
+        branches: Collection[str],
+        write_summaries: Callable[[str, str], int],
+        note: Callable[[PublishedCommit], None],
     ) -> tuple[list[PublishedCommit], dict[str, str]]:
         """Commit each hidden branch, and merge it into its branch. Return the commits; by branch, why there is none.
-        `note` is told of each commit as soon as it is there.
+        `write_summaries` writes the summary files of a branch, which `branches` have, when all else is on the hidden
+        one, and returns how many; `note` is told of each commit as soon as it is there.
 
         Raises Unavailable; then some branches may have their commits, and the next attempt finds nothing to do there.
         """
@@ -264,14 +265,14 @@ class BranchPublication:
         refused: dict[str, str] = {}
         commits: dict[str, str] = {}
         # in order, because a first name is on the first of its branches
-        for branch in sorted({*self._paths, *self._copies, *self._summaries}):
+        for branch in sorted({*self._paths, *self._copies, *branches}):
             hidden = self._open_hidden_branch(branch)
             copies = self._copies.get(branch, [])
             for source in sorted({first.branch for first, _ in copies}):
                 ref = hidden if source == branch else commits[source]
                 mine = [Copy(first.path, path) for first, path in copies if first.branch == source]
                 self._repo.copy_many(ref, hidden, mine)
-            paths = self._paths.get(branch, 0) + len(copies) + self._write_summaries(branch)
+            paths = self._paths.get(branch, 0) + len(copies) + write_summaries(branch, hidden)
             if not paths:
                 continue
             options = CommitOptions(message=message).with_notes({PURGE_NOTE: self._run})
@@ -287,23 +288,6 @@ class BranchPublication:
             published.append(PublishedCommit(branch, landed.id, paths))
             note(published[-1])
         return published, refused
-
-    def _write_summaries(self, branch: str) -> int:
-        """Write the summary files on a hidden branch; return how many."""
-        written = 0
-        for path, purge_object, write in self._summaries.get(branch, []):
-            with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
-                if write(branch, BranchPath(self._hidden[branch], path), cast(BinaryIO, target)):
-                    item = Upload(
-                        path=path,
-                        body=cast(BinaryIO, target),
-                        metadata=purge_object.metadata,
-                        content_type=purge_object.content_type,
-                        s3=lambda purge_object=purge_object: purge_object.s3,
-                    )
-                    self._repo.upload_many(self._hidden[branch], [item])
-                    written += 1
-        return written
 
     def merge_commit(self, commit: str, branch: str, options: CommitOptions) -> CommitInfo:
         """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
