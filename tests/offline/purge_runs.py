@@ -23,12 +23,16 @@ Purge = Callable[..., PurgeReport]
 """Purges guests."""
 
 
+def purge_with(world: World, engines: Engines, ids: Path, **options: Any) -> PurgeReport:
+    """Purge a file of ids."""
+    return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
+
+
 def purge_on(world: World, engines: Engines) -> Purge:
     """Return what purges the guests of the world's data sets."""
 
     def purge(*guests: str | None, **options: Any) -> PurgeReport:
-        ids = guestids(world.folder, *guests)
-        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
+        return purge_with(world, engines, guestids(world.folder, *guests), **options)
 
     return purge
 
@@ -45,6 +49,4 @@ class OneDataset:
         return file
 
     def run(self, file: Path, **options: Any) -> PurgeReport:
-        return purge_run.run_purge(
-            self.world.repo, self.engines, PurgeOptions(ids=file, share=1, **options), lambda _: None
-        )
+        return purge_with(self.world, self.engines, file, share=1, **options)

@@ -29,7 +29,7 @@ from refstore_purge.head_publisher import HeadPublisher
 from refstore_purge.purge_cleanup import ABANDONED_MS
 from refstore_purge.purge_run import PurgeOptions
 from tests.kit.logged_events import collecting_events
-from tests.offline.purge_runs import Purge, purge_on
+from tests.offline.purge_runs import Purge, purge_on, purge_with
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.test_parquet_kept import edited
@@ -246,10 +246,8 @@ class TestWhatIsRefused:
         file = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": pa.array([1])}), file)
         with pytest.raises(Invalid, match="--id-type string"):
-            purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file), lambda _: None)
-        assert purge_run.run_purge(
-            world.repo, engines, PurgeOptions(ids=file, id_type="string"), lambda _: None
-        ).is_whole
+            purge_with(world, engines, file)
+        assert purge_with(world, engines, file, id_type="string").is_whole
         assert guests_at(world.repo, "main") == []
 
     @pytest.mark.parametrize("path", ["a", "z"])  # it is the first or the last that the run looks at

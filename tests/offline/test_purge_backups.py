@@ -1,4 +1,6 @@
-"""Backups of purges: how long they stay, what the nightly job deletes, and what can be restored."""
+"""Backups of purges: how long they stay, what the nightly job deletes, and what can be restored. Of a file that
+something cut off, or made longer, in the store, a purge makes no new content, and no backup that is damaged comes back.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore.core.ids import Address
-from refstore.errors import KVWentBack, NotFound
+from refstore.errors import CorruptObject, KVWentBack, NotFound
 from refstore.kv_recovery.manifest_check import check_repository
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import ObjectCount
@@ -17,7 +19,10 @@ from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_cleanup, restore_backups
 from refstore_purge.restore_backups import RestoreScope
 from tests.durations import unchecked_lake
+from tests.offline.purge_runs import purge_with
+from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import SkippingClock, World
+from tests.purge.tracking import guestids
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
 from tests.reaping import release_all
 from tests.servers.s3_base import S3Server
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 DAY_SECONDS = 86_400
+PATH = "visits/x"
 OLD, NEW, NEWER = b"old rows", b"new", b"newer"
 
 
@@ -302,3 +308,49 @@ def test_the_trash_of_an_erased_object_leaves_no_address_behind(world: World) ->
     assert record is not None
     assert (record.backups, record.pending_deletions) == ((), ())
     assert world.data() == {identity}
+
+
+def stage(world: World, format_: str, mode: str) -> Address:
+    dataset = {"name": "visits", "prefix": "visits/", "format": format_, "identifier": "guest", "mode": mode}
+    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    world.commit_files({PATH: written(format_, guest=["ann", "bob", "cid"])})
+    return world.repo.stat("main", PATH).address
+
+
+@pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_run_leaves_an_object_of_another_length_and_says_so(
+    world: World, engines: Engines, format_: str, mode: str
+) -> None:
+    address = stage(world, format_, mode)
+    body = world.repo.read("main", PATH)
+    for damaged in (body[:-1], body[: body.find(b"\n") + 1], b"", body + body):
+        world.ctx.objects.put(address, damaged)
+        before = world.data()
+        made = purge_with(world, engines, guestids(world.folder, "bob"), share=1)
+        assert not made.is_whole
+        assert world.repo.stat("main", PATH).address == address
+        assert world.data() == before, "nothing was written"
+        with pytest.raises(CorruptObject, match=f"{PATH}.* has {len(damaged)} bytes"):
+            world.repo.read("main", PATH)
+    world.ctx.objects.put(address, body)
+    assert purge_with(world, engines, guestids(world.folder, "bob"), share=1).is_whole
+    assert b"bob" not in world.repo.read("main", PATH)
+
+
+def test_a_damaged_backup_is_not_restored(world: World, engines: Engines) -> None:
+    address = stage(world, "csv", "rewrite")
+    before = world.repo.read("main", PATH)
+    made = purge_with(world, engines, guestids(world.folder, "bob"), share=1)
+    purged = world.repo.read("main", PATH)
+    assert purged != before
+    world.ctx.objects.put(address, before[:-1])
+    done = restore_backups.restore_backups(world.repo, RestoreScope(run=made.run))
+    (failure,) = done.not_restored
+    assert failure.reason == (
+        f"the backup at {address} is damaged: it has {len(before) - 1} bytes, and had {len(before)}"
+    )
+    assert world.repo.read("main", PATH) == purged
+    world.ctx.objects.put(address, before)
+    assert restore_backups.restore_backups(world.repo, RestoreScope(run=made.run)).objects == 1
+    assert world.repo.read("main", PATH) == before

@@ -30,8 +30,8 @@ from refstore_purge import (
 from refstore_purge.head_publisher import BranchPublication, HeadPublisher
 from refstore_purge.purge_context import PurgeRun
 from refstore_purge.purge_report import PURGE_NOTE, PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purging import rewrite as rewrite_at
 
@@ -103,7 +103,7 @@ def ids_of(world: World) -> Path:
 
 
 def purged(world: World, engines: Engines, **options: Any) -> PurgeReport:
-    return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids_of(world), share=1, **options), lambda _: None)
+    return purge_with(world, engines, ids_of(world), share=1, **options)
 
 
 # ---- what was changed

@@ -18,17 +18,17 @@ from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import SharedFolder
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
-from refstore_purge import purge_run, purge_tasks, verify_reader_process
+from refstore_purge import purge_tasks, verify_reader_process
 from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings
 from refstore_purge.reader_process import open_store
 from refstore_purge.verify import VerifyCounts, verify
-from refstore_purge.verify_ids import ObjectFindings
-from refstore_purge.verify_reader_process import ContentToVerify
+from refstore_purge.verify_ids import WantedIds
+from refstore_purge.verify_reader_process import ContentToVerify, ReadResult
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -87,9 +87,7 @@ def purged(world: World, engines: Engines, kind: str, mode: str, bad: dict[str, 
     world.commit_files({**{f"visits/{number}": sound(kind) for number in range(8)}, **bad})
     dataset = {"name": "visits", "prefix": "visits/", "format": kind, "identifier": "guest", "mode": mode}
     world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
-    made = purge_run.run_purge(
-        world.repo, engines, PurgeOptions(ids=guestids(world.folder, BOB), share=1), lambda _: None
-    )
+    made = purge_with(world, engines, guestids(world.folder, BOB), share=1)
     assert (made.state, made.failure) == ("done", "")
     return made
 

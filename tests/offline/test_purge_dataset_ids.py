@@ -16,9 +16,10 @@ import pytest
 from pyarrow import orc
 
 from refstore.errors import Invalid, NotFound
-from refstore_purge import id_index, ledger, purge_run
+from refstore_purge import id_index, ledger, purge_run, verify
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge.looking import ids_at
 
@@ -388,3 +389,24 @@ class TestAdvice:
         onboard(world, "a", a={"format": "orc"})
         with pytest.raises(Invalid, match=r"is a struct; name one of its fields .*: id\.guestid"):
             purge(b"id\na\n")
+
+
+@pytest.mark.parametrize("mode", ["rewrite", "erase"])
+@pytest.mark.parametrize("is_text", [True, False])
+def test_uuids_in_folders_are_found(world: World, engines: Engines, mode: str, is_text: bool) -> None:
+    body = io.BytesIO()
+    pq.write_table(pa.table({"n": [1]}), body)
+    for path in (f"guest={str(BOB).upper()}/a", f"guest={BOB.hex}/b", f"guest={ANN}/c"):
+        world.repo.upload("main", f"visits/{path}", body.getvalue())
+    world.repo.commit("main", "data")
+    dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": mode}
+    dataset |= {"format": "parquet"} if mode == "rewrite" else {}
+    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    file = world.folder / "ids.parquet"
+    values: Any = [str(BOB)] if is_text else pa.array([BOB.bytes], pa.binary(16))
+    pq.write_table(pa.table({"id": values}), file)
+    id_type = "uuid" if is_text else ""
+    found = verify.verify(world.repo, file, id_type=id_type)
+    assert sorted((each.path[-1], each.rows) for each in found) == [("a", 1), ("b", 1)]
+    assert purge_with(world, engines, file, id_type=id_type, share=1).is_whole
+    assert list(verify.verify(world.repo, file, id_type=id_type)) == []

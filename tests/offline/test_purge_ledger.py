@@ -13,12 +13,12 @@ import pytest
 from refstore.errors import Corrupt, Invalid, NotFound, ObjectsRefused
 from refstore.objects.base import DeleteResult
 from refstore.purge_document.document import read_document
-from refstore_purge import id_index, ledger, purge_run, restore_backups
+from refstore_purge import id_index, ledger, restore_backups
 from refstore_purge.ledger import LedgerSet
 from refstore_purge.purge_ids import IdSet
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
 
@@ -38,9 +38,7 @@ Purge = Callable[..., PurgeReport]
 def purge(world: World, engines: Engines) -> Purge:
     def made(*guests: str, **options: Any) -> PurgeReport:
         ids = guestids(world.folder, *guests) if guests else None
-        return purge_run.run_purge(
-            world.repo, engines, PurgeOptions(ids=ids, **{"purge_key": SECRET, **options}), lambda _: None
-        )
+        return purge_with(world, engines, ids, **{"purge_key": SECRET, **options})
 
     return made
 

@@ -40,6 +40,7 @@ from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
 from tests.offline.killed import Killed, killed_at
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.reaping import delete_due, release_all
 
@@ -168,12 +169,7 @@ class Model:
         before, names = self.world.data(), list(self._names())
         held = {identity for path, identity in names if self.held and path.startswith(self.held)}
         file = self._ids(guests)
-        made = purge_run.run_purge(
-            self.world.repo,
-            self.engines,
-            PurgeOptions(ids=file, share=1, max_partitions=max_partitions),
-            lambda _: None,
-        )
+        made = purge_with(self.world, self.engines, file, share=1, max_partitions=max_partitions)
         assert (
             self.held
             or max_partitions

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore_purge import purge_run, verify
+from refstore_purge import verify
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.untyped_pandas import orc, pa, pq
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge import avro_files
 
@@ -53,7 +53,7 @@ def purged(world: World, engines: Engines) -> tuple[PurgeReport, dict[str, str]]
     """Run, and return with the report why objects were not purged; verify leaves the same."""
     file: Path = world.folder / "ids.csv"
     file.write_text("id\nbob\n")
-    made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1), lambda _: None)
+    made = purge_with(world, engines, file, share=1)
     left = {each.path.removeprefix("visits/"): each.reason for each in made.skipped_objects}
     found = {each.path.removeprefix("visits/") for each in verify.verify(world.repo, file)}
     assert found == left.keys()

@@ -20,6 +20,7 @@ from refstore_purge import purge_run, purge_tasks, verify
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import PurgeOptions
 from tests.engines import OneEngine
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge import avro_files
 from tests.purge.tracking import guestids
@@ -34,9 +35,7 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @pytest.fixture
 def purge(world: World, engines: Engines) -> Purge:
-    return lambda file: purge_run.run_purge(
-        world.repo, engines, PurgeOptions(ids=file, purge_key=b"k" * 32), lambda _: None
-    )
+    return lambda file: purge_with(world, engines, file, purge_key=b"k" * 32)
 
 
 def written(format_: str, **columns: list[Any]) -> bytes:

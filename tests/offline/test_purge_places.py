@@ -22,14 +22,13 @@ from refstore_purge import (
     head_publisher,
     purge_cleanup,
     purge_report,
-    purge_run,
     remaining_places,
     restore_backups,
 )
 from refstore_purge.purge_report import Place, PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
 from tests.durations import set_agreed
+from tests.offline.purge_runs import purge_with
 from tests.offline.test_purge_summaries import files_of, onboard
 from tests.offline.world import DAY_MS, World
 from tests.purging import intend, write
@@ -70,9 +69,7 @@ def purge(world: World, engines: Engines) -> Purge:
     def made(*guests: str, **options: Any) -> PurgeReport:
         file = world.folder / "ids.csv"
         file.write_text("id\n" + "".join(f"{guest}\n" for guest in guests or ("bob",)))
-        return purge_run.run_purge(
-            world.repo, engines, PurgeOptions(ids=file, **{"share": 1, **options}), lambda _: None
-        )
+        return purge_with(world, engines, file, **{"share": 1, **options})
 
     return made
 

@@ -11,8 +11,8 @@ from refstore.errors import KVSettling, KVWentBack
 from refstore.kv_recovery import reconciliation
 from refstore_gc.gc_run import GcOptions
 from refstore_purge import nightly_job as nightly
-from refstore_purge import purge_cleanup, purge_run, verify
-from refstore_purge.purge_run import PurgeOptions
+from refstore_purge import purge_cleanup, verify
+from tests.offline.purge_runs import purge_with
 from tests.offline.test_restored_kv import back_up, found, later, restore
 from tests.offline.world import World
 from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
@@ -27,7 +27,7 @@ LEFT = [ROWS[0], ROWS[2]]
 
 def purge(world: World, engines: Engines, *guests: str) -> None:
     ids = guestids(world.folder, *guests)
-    assert purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, share=1), lambda _: None).is_whole
+    assert purge_with(world, engines, ids, share=1).is_whole
 
 
 @pytest.mark.parametrize("backup_ended", [False, True])

@@ -12,11 +12,10 @@ import fastavro
 import pytest
 
 from refstore.core.safety import CopyMode
-from refstore_purge import purge_report, purge_run, restore_backups
+from refstore_purge import purge_report, restore_backups
 from refstore_purge.location_publisher import LocationPublisher
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.untyped_pandas import pa, pq
-from tests.offline.purge_runs import Purge
+from tests.offline.purge_runs import Purge, purge_with
 from tests.offline.world import World
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ class TestEveryVersion:
         onboard(world, "rewrite")
         assert purge("bob-x", "eve", purge_key=KEY).is_whole
         late = world.commit_files(files_of(FIRST, owner="bob-x"))
-        made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=None, purge_key=KEY), lambda _: None)
+        made = purge_with(world, engines, None, purge_key=KEY)
         assert made.is_whole
         assert has(bodies(world, late), b"bob-x") == []
         assert guests_by_summary(world, late) == ["ann", "cid", "dan"]

@@ -16,10 +16,10 @@ from refstore.errors import Gone
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.stage_entries import Placement, place
 from refstore.records.reference_records import Reference
-from refstore_purge import purge_cleanup, purge_plan, purge_run, restore_backups
+from refstore_purge import purge_cleanup, purge_plan, restore_backups
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
+from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.reaping import reap_all, release_all
 
@@ -54,7 +54,7 @@ def purge(world: World, engines: Engines) -> Purge:
     file.write_text("id\nbob\n")
 
     def made(**options: Any) -> PurgeReport:
-        return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1, **options), lambda _: None)
+        return purge_with(world, engines, file, share=1, **options)
 
     return made
 

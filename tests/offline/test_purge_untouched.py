@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore_purge import purge_run
 from refstore_purge.dataset_results import find_empty_datasets
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from tests.commands import Command
+from tests.offline.purge_runs import purge_with
 from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import World
 from tests.purge.tracking import guestids
@@ -34,9 +33,7 @@ def warned(world: World) -> list[str]:
 
 
 def purged(world: World, engines: Engines, **options: Any) -> PurgeReport:
-    return purge_run.run_purge(
-        world.repo, engines, PurgeOptions(ids=guestids(world.folder, "bob"), **options), lambda _: None
-    )
+    return purge_with(world, engines, guestids(world.folder, "bob"), **options)
 
 
 def reason_of(made: PurgeReport) -> str:

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.errors import Conflict, Gone
-from refstore_purge import location_publisher, purge_run, purge_tasks, verify
-from refstore_purge.purge_run import PurgeOptions
+from refstore.errors import Gone
+from refstore_purge import location_publisher, purge_tasks, verify
 from refstore_purge.purge_tasks import ObjectResult
-from tests.offline.purge_runs import Purge
+from tests.offline.purge_runs import Purge, purge_with
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.tracking import (
@@ -131,7 +130,7 @@ def test_random_histories_lose_the_rows_of_the_ids_in_every_version(world: World
         ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
         file = world.folder / "ids.parquet"
         pq.write_table(pa.table({"id": pa.array(sorted(ids))}), file)
-        made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, share=1), lambda _: None)
+        made = purge_with(world, engines, file, share=1)
         assert made.is_whole, made
         after = _contents(world, cases, refs)
         assert after.keys() == before.keys()
@@ -358,7 +357,7 @@ class TestErase:
         world.repo.onboard_purge(json.dumps({"whitelist": ["faces"], "datasets": [faces]}), by="tests")
         file = world.folder / "ids.csv"
         file.write_text(f"id\n{number}\n")
-        made = purge_run.run_purge(world.repo, engines, PurgeOptions(ids=file, id_type="integer"), lambda _: None)
+        made = purge_with(world, engines, file, id_type="integer")
         assert made.is_whole, made
         erased = [path for path, entry in world.repo.list("main") if entry is not None and not entry.address]
         assert erased == [f"faces/guest={number}/1.jpg"]
