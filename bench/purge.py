@@ -45,7 +45,7 @@ from refstore_gc.run_progress import ignore_progress
 from refstore_purge import purge_ids, verify
 from refstore_purge import purge_run as job
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.purge_run import IdsFile, PurgeOptions
 from refstore_purge.untyped_pandas import pa, pq
 from refstore_purge.verify import RowFinding
 
@@ -120,7 +120,7 @@ class Purged:
         return write_ids(self.folder / f"ids-{seed}.parquet", planted, self.shape, count, seed=seed)
 
     def run(self, ids: Path, expected: int, **options: Any) -> PurgeReport:
-        report = job.run_purge(self.repo, self.engines, PurgeOptions(ids=ids, **options), ignore_progress)
+        report = job.run_purge(self.repo, self.engines, PurgeOptions(ids=IdsFile(ids), **options), ignore_progress)
         matched = sum(row.matched_objects for row in report.rows)
         assert report.is_whole, report.skipped_objects
         assert matched == expected, f"{matched} objects matched, not {expected}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ from refstore_gc.run_progress import RunSteps
 from refstore_purge import id_index, purge_tasks
 from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.formats.base import FormatTask
+from refstore_purge.ids_file import IdsFile
 from refstore_purge.outcomes import ObjectOutcome, ObjectResult, OutcomeKind
 from refstore_purge.purge_account import PurgeAccount
 from refstore_purge.purge_plan import Partition, PurgeObject
@@ -29,13 +29,8 @@ FLOOR_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeOptions:
-    ids: Path | None
-    """Their file (`ids_file.IdsFile`). None: look for the ids of the ledger, which needs a key."""
-    id_column: str = ""
-    dataset_column: str = ""
-    delimiter: str = ","
-    has_no_header: bool = False
-    takes_empty_id: bool = False
+    ids: IdsFile | None
+    """None: look for the ids of the ledger, which needs a key."""
     id_type: str = ""
     """'': as the file has them."""
     datasets: tuple[str, ...] = ()

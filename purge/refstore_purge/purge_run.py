@@ -40,7 +40,7 @@ from refstore_purge.purge_plan import PurgePlan, SkippedObject, plan_heads, plan
 from refstore_purge.purge_report import PurgeReport, unexamined_place
 from refstore_purge.purge_tasks import TaskSettings, modules_for
 
-__all__ = ["FLOOR_ROWS", "SHARE", "PurgeOptions", "run_purge"]
+__all__ = ["FLOOR_ROWS", "SHARE", "IdsFile", "PurgeOptions", "run_purge"]
 
 
 def run_purge(
@@ -175,19 +175,13 @@ def _load_ids(
             for each in datasets
             if each.name in loaded.ambiguous_datasets
         ]
-    file = IdsFile(
-        options.ids,
-        options.id_column,
-        options.dataset_column,
-        options.delimiter,
-        has_header=not options.has_no_header,
-        takes_empty_id=options.takes_empty_id,
-    )
     onboarded = [each.name for each in document.onboarded_datasets]
-    read = ids_file.load_ids(file, folder, id_type=options.id_type, datasets=onboarded)
+    read = ids_file.load_ids(options.ids, folder, id_type=options.id_type, datasets=onboarded)
     sets = {each.name: [read.sets[name]] for each in datasets for name in ("", each.name) if name in read.sets}
     if not sets:
-        raise Invalid(f"{file.name} has no ids of the data sets that --dataset names; give others, or leave it out")
+        raise Invalid(
+            f"{options.ids.name} has no ids of the data sets that --dataset names; give others, or leave it out"
+        )
     ids = DatasetIds(folder, sets, is_for_all="" in read.sets)
     print_notice(f"ids: {read.text}{_describe_datasets_without_ids(ids, datasets)}")
     return ids, []

@@ -125,17 +125,15 @@ def run(
              refstore purge run sales --ledger --yes
     Exit code 4: something is left, or a data set has no object or no identifier; the report says what, and why.
     """
-    from refstore_purge.purge_run import PurgeOptions
+    from refstore_purge.purge_run import IdsFile, PurgeOptions
 
     if bool(ids) == ledger:
         ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
+    file = IdsFile(Path(), id_column, dataset_column, delimiter, not no_header, empty_id)
+    if ledger and file != IdsFile(Path()):
+        ctx.fail("give the options of a file of ids with --ids, not with --ledger")
     options = PurgeOptions(
-        ids=None,
-        id_column=id_column,
-        dataset_column=dataset_column,
-        has_no_header=no_header,
-        delimiter=delimiter,
-        takes_empty_id=empty_id,
+        ids=None if ledger else file,
         id_type=id_type,
         datasets=tuple(datasets or ()),
         dry_run=dry_run,
@@ -154,12 +152,10 @@ def _purge(
     ctx: typer.Context, repo_name: str, ids: str, options: PurgeOptions, engine: EngineRequest, *, yes: bool
 ) -> PurgeReport:
     """Make a run, and print its report. `ids`: the place of their file; '' for those of the ledger."""
-    of_file = (options.id_column, options.dataset_column, options.has_no_header, options.takes_empty_id)
-    if not ids and (any(of_file) or options.delimiter != ","):
-        ctx.fail("give the options of a file of ids with --ids, not with --ledger")
     settings = settings_of(ctx)
     key = read_purge_key(settings.purge_key, settings.data)
-    with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as file:
+    with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as path:
+        file = options.ids._replace(path=path) if options.ids is not None and path is not None else None
         repo = lake.repository(repo_name)
         repo.purge_document()  # before an engine is started
         confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from refstore_purge import purge_run
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
+from refstore_purge.purge_run import IdsFile, PurgeOptions
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -23,9 +23,14 @@ Purge = Callable[..., PurgeReport]
 """Purges guests."""
 
 
-def purge_with(world: World, engines: Engines, ids: Path, **options: Any) -> PurgeReport:
-    """Purge a file of ids."""
-    return purge_run.run_purge(world.repo, engines, PurgeOptions(ids=ids, **options), lambda _: None)
+def options_of(ids: Path | None, **options: Any) -> PurgeOptions:
+    """Return the options of a run. `ids`: their file, of which options may tell more; None: those of the ledger."""
+    of_file = {name: options.pop(name) for name in IdsFile._fields if name in options}
+    return PurgeOptions(ids=None if ids is None else IdsFile(ids, **of_file), **options)
+
+
+def purge_with(world: World, engines: Engines, ids: Path | None, **options: Any) -> PurgeReport:
+    return purge_run.run_purge(world.repo, engines, options_of(ids, **options), lambda _: None)
 
 
 def purge_on(world: World, engines: Engines) -> Purge:

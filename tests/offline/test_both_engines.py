@@ -18,7 +18,8 @@ from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.simulate import simulate_mark
 from refstore_purge import purge_run as purging
-from tests.offline.test_incremental_marks import DAY, RULES, live_for_a_day
+from tests.offline.purge_runs import options_of
+from tests.offline.test_going_on import DAY, RULES, live_for_a_day
 from tests.offline.world import World, marked_in
 from tests.purge import datasets
 from tests.reaping import release_all
@@ -114,7 +115,7 @@ def purged(folder: Path, engines: Engines, seed: int) -> tuple[Any, dict[str, by
     world.repo.commit("main", "data")
     file = folder / "ids.parquet"
     pq.write_table(pa.table({"id": rng.sample(datasets.GUESTS, 5)}), file)
-    report = purging.run_purge(world.repo, engines, purging.PurgeOptions(ids=file, share=1), lambda _: None)
+    report = purging.run_purge(world.repo, engines, options_of(file, share=1), lambda _: None)
     files = {item.path: without_time(world.repo.read("main", item.path)) for item in world.repo.list("main")}
     rows = [msgspec.to_builtins(row) for row in report.rows]
     world.close()

@@ -26,6 +26,7 @@ from refstore_gc.simulate import simulate_mark
 from refstore_purge import purge_run as purging
 from tests.commands import Command
 from tests.engines import OneEngine
+from tests.offline.purge_runs import options_of
 from tests.offline.world import World, marked_in
 from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet
 from tests.reaping import release_all
@@ -178,9 +179,7 @@ def test_a_purge_counts_what_it_plans(world: World, engines: Engines) -> None:
     world.repo.commit("main", "data")
     onboard(world.repo)
     asked = AskedEngines(engines)
-    made = purging.run_purge(
-        world.repo, asked, purging.PurgeOptions(ids=guestids(world.folder, "bob"), share=1), lambda _: None
-    )
+    made = purging.run_purge(world.repo, asked, options_of(guestids(world.folder, "bob"), share=1), lambda _: None)
     assert (made.engine, asked.objects) == ("local", [0, 3])
 
 

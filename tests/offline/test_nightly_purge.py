@@ -17,6 +17,7 @@ from refstore_gc.run_progress import ignore_progress
 from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_run
 from tests.commands import Command
+from tests.offline.purge_runs import options_of
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PREFIX, event, guestids, onboard, parquet
 
@@ -33,9 +34,7 @@ def world(world: World) -> World:
 
 
 def purge(world: World, engines: Engines) -> None:
-    purge_run.run_purge(
-        world.repo, engines, purge_run.PurgeOptions(ids=guestids(world.folder, "bob"), purge_key=KEY), lambda _: None
-    )
+    purge_run.run_purge(world.repo, engines, options_of(guestids(world.folder, "bob"), purge_key=KEY), lambda _: None)
 
 
 def run_night(world: World, engines: Engines) -> AllRan:

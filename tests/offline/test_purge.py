@@ -27,9 +27,8 @@ from refstore_purge.formats.parquet_footer import (
 )
 from refstore_purge.head_publisher import HeadPublisher
 from refstore_purge.purge_cleanup import ABANDONED_MS
-from refstore_purge.purge_run import PurgeOptions
 from tests.kit.logged_events import collecting_events
-from tests.offline.purge_runs import Purge, purge_on, purge_with
+from tests.offline.purge_runs import Purge, options_of, purge_on, purge_with
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.test_parquet_kept import edited
@@ -122,12 +121,10 @@ def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
             other = world.folder / "other.parquet"
             pq.write_table(pa.table({"id": pa.array(["guest-7"] if names else [7])}), other)
             purge_run.run_purge(
-                world.repo, both_engines, PurgeOptions(ids=other, dry_run=True, purge_key=TestIndex.KEY), lambda _: None
+                world.repo, both_engines, options_of(other, dry_run=True, purge_key=TestIndex.KEY), lambda _: None
             )
         key = TestIndex.KEY if seed else None
-        made = purge_run.run_purge(
-            world.repo, both_engines, PurgeOptions(ids=file, share=1, purge_key=key), lambda _: None
-        )
+        made = purge_run.run_purge(world.repo, both_engines, options_of(file, share=1, purge_key=key), lambda _: None)
 
         assert made.is_whole, made
         assert any(row.by_index for row in made.rows) == bool(seed)

@@ -18,8 +18,7 @@ from pyarrow import orc
 from refstore.errors import Invalid, NotFound
 from refstore_purge import id_index, ledger, purge_run, verify
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import options_of, purge_with
 from tests.offline.world import World
 from tests.purge.looking import ids_at
 
@@ -44,7 +43,7 @@ def purge(world: World, engines: Engines, said: list[str]) -> Purge:
         file = world.folder / "forget.csv" if isinstance(table, bytes) else table
         if isinstance(table, bytes):
             (world.folder / "forget.csv").write_bytes(table)
-        made = PurgeOptions(ids=file, datasets=datasets, **{"purge_key": SECRET, **options})
+        made = options_of(file, datasets=datasets, **{"purge_key": SECRET, **options})
         return purge_run.run_purge(world.repo, engines, made, lambda _: None, print_notice=said.append)
 
     return purged

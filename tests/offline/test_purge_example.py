@@ -15,6 +15,7 @@ from examples.purge_events import events
 from refstore import cli
 from refstore_purge import purge_run, verify
 from tests.commands import Command
+from tests.offline.purge_runs import options_of
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, parquet, rows_at
 
@@ -133,7 +134,7 @@ class TestTheSeedsLayout:
         world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [visits, faces]}), by="tests")
         ids = guestids(world.folder, "bob")
         assert len({left.path for left in verify.verify(world.repo, ids)}) == 6
-        made = purge_run.run_purge(world.repo, engines, purge_run.PurgeOptions(ids=ids, share=1), lambda _: None)
+        made = purge_run.run_purge(world.repo, engines, options_of(ids, share=1), lambda _: None)
         assert [(row.partition, row.objects) for row in made.rows if row.dataset == "visits"] == [
             ("day=1/guest=bob", 1),
             ("guest=bob", 2),

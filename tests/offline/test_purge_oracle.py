@@ -37,10 +37,9 @@ from refstore_gc.gc_run import GcOptions
 from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_cleanup, purge_run, remaining_places, restore_backups, verify
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from refstore_purge.restore_backups import RestoreScope
 from tests.offline.killed import Killed, killed_at
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import options_of, purge_with
 from tests.offline.world import World
 from tests.reaping import delete_due, release_all
 
@@ -193,7 +192,7 @@ class Model:
     def kill(self) -> None:
         """Kill a run at one of its writes."""
         guests = set(self.rng.sample(GUESTS, 2))
-        options = PurgeOptions(ids=self._ids(guests), share=1)
+        options = options_of(self._ids(guests), share=1)
         try:
             with killed_at(self.world, self.rng.randrange(1, 30)):
                 purge_run.run_purge(self.world.repo, self.engines, options, lambda _: None)

@@ -18,9 +18,8 @@ from refstore_gc.engines.local import LocalEngine
 from refstore_gc.engines.shared_work import SharedWork
 from refstore_purge import purge_run, purge_tasks, verify
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.purge_run import PurgeOptions
 from tests.engines import OneEngine
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import options_of, purge_with
 from tests.offline.world import World
 from tests.purge import avro_files
 from tests.purge.tracking import guestids
@@ -136,7 +135,7 @@ def test_processes_start_ahead_where_there_is_much_to_read(
     world.repo.commit("main", "visits")
     monkeypatch.setattr(purge_tasks, "LONG_BYTES", long_bytes)
     engine = AheadEngine()
-    options = PurgeOptions(ids=guestids(world.folder, "bob"), dry_run=True)
+    options = options_of(guestids(world.folder, "bob"), dry_run=True)
     purge_run.run_purge(world.repo, OneEngine(engine), options, lambda _: None)
     needed = ["refstore_purge.purge_tasks", "refstore_purge.formats.csv"]
     assert engine.ahead == ([(needed, 2)] if long_bytes <= 20 else []), "of ann nothing is read"
@@ -194,7 +193,7 @@ def test_rows_of_partitions_that_were_not_read_count_for_the_breaker(world: Worl
     world.repo.commit("main", "visits")
 
     def purged(share: float) -> PurgeReport:
-        options = PurgeOptions(ids=guestids(world.folder, "bob"), share=share, floor_rows=0)
+        options = options_of(guestids(world.folder, "bob"), share=share, floor_rows=0)
         return purge_run.run_purge(world.repo, engines, options, lambda _: None)
 
     with pytest.raises(Conflict, match="50 of 200 rows"):

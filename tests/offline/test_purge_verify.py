@@ -325,7 +325,7 @@ def test_ids_of_csv_are_compared_as_a_run_compares_them(lake: Lake, text: bytes,
     file.write_bytes(text)
     options = {"column": "id", "id_type": id_type}
     assert lake.verify(file, **options) == {"a": (2, "")}
-    assert lake.run(file, id_column="id", id_type=id_type).rows[0].rows_changed == 2
+    assert lake.run(file, column="id", id_type=id_type).rows[0].rows_changed == 2
     assert lake.verify(file, **options) == {}
 
 
@@ -340,9 +340,9 @@ def test_the_empty_text_is_an_id_where_a_run_takes_it_for_one(lake: Lake, format
     file.write_bytes(b'id,n\n"",1\n,2\nbob,3\n')
     ids = lake.ids("", "bob", None) if is_parquet else file
     found = lake.verify(ids, column="id")
-    dry = lake.run(ids, id_column="id", dry_run=True)
+    dry = lake.run(ids, column="id", dry_run=True)
     assert found == ({"a": (dry.rows[0].matched_rows, "")} if dry.rows[0].matched_rows else {})
-    lake.run(ids, id_column="id")
+    lake.run(ids, column="id")
     assert lake.verify(ids, column="id") == {}
 
 

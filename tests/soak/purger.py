@@ -206,7 +206,7 @@ def collect(kv: str, objects: str, repo: str) -> None:
 def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, fault: str = "") -> None:
     from refstore_gc.engines.choice import EngineOptions, open_engines
     from refstore_purge import purge_cleanup, purge_tasks
-    from refstore_purge.purge_run import PurgeOptions, run_purge
+    from refstore_purge.purge_run import IdsFile, PurgeOptions, run_purge
     from tests.engines import QUICK
 
     purge_tasks.run_group = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
@@ -221,7 +221,7 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
             if asked.get("alone"):
                 purge_cleanup.ABANDONED_MS = 0
             options = PurgeOptions(
-                ids=Path(ids), includes_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY
+                ids=IdsFile(Path(ids)), includes_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY
             )
             try:
                 with Lake.open(kv, objects, safety=SAFETY) as lake:
