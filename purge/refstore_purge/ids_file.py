@@ -67,8 +67,6 @@ class LoadedIds(NamedTuple):
 
     sets: dict[str, str]
     """The name of each data set's set in the folder. Of '': the one for all of them."""
-    ids: int
-    """How many different ones there are, of each data set."""
     text: str
     """What people are told of it; without a value."""
 
@@ -129,7 +127,7 @@ def load_ids(file: IdsFile, folder: Path, *, id_type: str = "", datasets: Sequen
     text = f"{total} value{'s' * (total != 1)}, {WORDS[id_type or kind]}"
     if empty and not file.takes_empty_id:
         text += f"; {empty} empty values are left out, --empty-id takes them for ids"
-    return LoadedIds(sets, total, text + (f"; for {', '.join(sorted(sets))}" if file.dataset_column else ""))
+    return LoadedIds(sets, text + (f"; for {', '.join(sorted(sets))}" if file.dataset_column else ""))
 
 
 def check_id_type(id_type: str) -> None:

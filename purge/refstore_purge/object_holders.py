@@ -44,11 +44,18 @@ class HolderKind(IntEnum):
 
 
 class ObjectName(NamedTuple):
-    holder: HolderKind
+    """A name that an object has, or had."""
+
+    holder: HolderKind | None
+    """None: only a reference has the name, which may be the only one that is left."""
     ref: str
     """The branch, or the commit."""
     path: str
-    entry: Entry
+    address: Address
+    entry: Entry | None
+    """None: it is not known."""
+    is_open_upload: bool = False
+    """Whether the parts of an upload will be joined there: nobody can look into it before."""
 
 
 def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
@@ -73,30 +80,19 @@ def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
             commit = decode(value, Commit)
             if name not in hidden_heads or PURGE_NOTE not in commit.notes:  # else a run made it for the hidden branch
                 for path, entry in entries_of_commit(ctx, CommitId(name), commit, prefix, seen):
-                    yield ObjectName(HolderKind.COMMIT, name, path, entry)
+                    yield ObjectName(HolderKind.COMMIT, name, path, entry.address, entry)
     yield from _names_on_branches(ctx, HolderKind.HIDDEN, hidden, prefix, seen)
     yield from _names_in_commits(ctx, HolderKind.SWEEP, [(commit, commit) for commit in swept], prefix, seen)
 
 
-class LostName(NamedTuple):
-    """A name that a reference has for an object; it may be the only one that is left."""
-
-    address: Address
-    path: str
-    entry: Entry | None
-    """None: it is not known."""
-    is_open_upload: bool = False
-    """Whether the parts of an upload will be joined there: nobody can look into it before."""
-
-
-def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]:
+def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[ObjectName]:
     """Yield what has a reference below the prefixes: what is staged or in the undo trash, what the reaper deletes, and
     what was issued and not linked. Read it before `scan_names`: so whatever moves meanwhile is met.
 
     Raises CorruptRecord, Unavailable.
     """
     for each in referenced_entries(ctx, prefixes):
-        yield LostName(each.entry.address, each.path, each.entry if each.is_described else None)
+        yield ObjectName(None, "", each.path, each.entry.address, each.entry if each.is_described else None)
     for shard in range(keys.SHARDS):
         after = ""
         while page := due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, limit=due_hints.PAGE, after=after):
@@ -106,7 +102,8 @@ def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[LostName]
                 if isinstance(record, Issued | Deleting):
                     path = record.path if isinstance(record, Issued) else record.last_reference.path
                     if path.startswith(tuple(prefixes)):
-                        yield LostName(address, path, None, isinstance(record, Issued) and record.in_parts)
+                        is_open_upload = isinstance(record, Issued) and record.in_parts
+                        yield ObjectName(None, "", path, address, None, is_open_upload)
 
 
 def _names_on_branches(
@@ -114,7 +111,8 @@ def _names_on_branches(
 ) -> Iterator[ObjectName]:
     for name, record in branches.items():
         for token in record.live_tokens:
-            yield from (ObjectName(holder, name, *each) for each in staged_entries(ctx, token, prefix))
+            for path, entry in staged_entries(ctx, token, prefix):
+                yield ObjectName(holder, name, path, entry.address, entry)
     yield from _names_in_commits(ctx, holder, [(name, record.head) for name, record in branches.items()], prefix, seen)
 
 
@@ -123,7 +121,7 @@ def _names_in_commits(
 ) -> Iterator[ObjectName]:
     for ref, commit_id, commit in read_commits(ctx, named):
         for path, entry in entries_of_commit(ctx, commit_id, commit, prefix, seen):
-            yield ObjectName(holder, ref, path, entry)
+            yield ObjectName(holder, ref, path, entry.address, entry)
 
 
 def _find_pinned_commits(ctx: Context) -> list[CommitId]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import msgspec
 
@@ -22,9 +21,6 @@ from refstore_purge.outcomes import ObjectOutcome, ObjectResult, OutcomeKind
 from refstore_purge.purge_account import PurgeAccount
 from refstore_purge.purge_plan import Partition, PurgeObject
 from refstore_purge.purge_tasks import ObjectTask, TaskSettings
-
-SHARE: Final = 0.5
-FLOOR_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +41,9 @@ class PurgeOptions:
     """Whether names outside the data sets are given the rewritten object, too."""
     ignores_statistics: bool = False
     """Whether columns are read also where the files' statistics say that none of the ids is in them."""
-    share: float = SHARE
+    share: float = 0.5
     """Stop if more than this share of the rows that were looked at would go."""
-    floor_rows: int = FLOOR_ROWS
+    floor_rows: int = 10_000
     """Fewer rows never stop a run."""
     purge_key: bytes | None = field(default=None, repr=False)
     """The key of the index (`refstore.purge_document.purge_key`). None: no index is read or written."""

@@ -35,12 +35,12 @@ from refstore_purge.ids_file import IdsFile
 from refstore_purge.location_publisher import LocationPublisher
 from refstore_purge.purge_account import PurgeAccount
 from refstore_purge.purge_cleanup import delete_abandoned_branches
-from refstore_purge.purge_context import FLOOR_ROWS, SHARE, PurgeOptions, PurgeRun
+from refstore_purge.purge_context import PurgeOptions, PurgeRun
 from refstore_purge.purge_plan import PurgePlan, SkippedObject, plan_heads, plan_versions
 from refstore_purge.purge_report import PurgeReport, unexamined_place
 from refstore_purge.purge_tasks import TaskSettings, modules_for
 
-__all__ = ["FLOOR_ROWS", "SHARE", "IdsFile", "PurgeOptions", "run_purge"]
+__all__ = ["IdsFile", "PurgeOptions", "run_purge"]
 
 
 def run_purge(

@@ -169,10 +169,10 @@ class _PlaceLookup:
         contents = [each for of_run in self._written.values() for each in of_run]
         sources = {ANY_SOURCE, *(each.address for each in contents), *(each.new_address for each in contents)}
         prefixes = sorted({prefix for report in reports for prefix in self._datasets_of(report)})
-        for _, path, entry, _ in scan_lost_names(self._ctx, prefixes):
+        for name in scan_lost_names(self._ctx, prefixes):
             for prefix in prefixes:
-                if entry is not None and path.startswith(prefix):
-                    self._note_copy(prefix, entry, sources)
+                if name.path.startswith(prefix):
+                    self._note_copy(prefix, name.entry, sources)
         for prefix in prefixes:
             self._scan_prefix(prefix, {each.identity for each in there if each.prefix == prefix}, sources)
         missing = {each.identity for each in there}.difference(self._holders)
@@ -182,14 +182,14 @@ class _PlaceLookup:
 
     def _scan_prefix(self, prefix: str, identities: set[str], sources: set[str]) -> None:
         for name in scan_names(self._ctx, prefix=prefix):
-            address = name.entry.address
-            if self._note_copy(prefix, name.entry, sources) or address in identities:
-                self._holders[address] = min(self._holders.get(address, name.holder), name.holder)
+            if self._note_copy(prefix, name.entry, sources) or name.address in identities:
+                holders = (self._holders.get(name.address), name.holder)  # another prefix may have a firmer one
+                self._holders[name.address] = min(each for each in holders if each is not None)
 
-    def _note_copy(self, prefix: str, entry: Entry, sources: set[str]) -> bool:
+    def _note_copy(self, prefix: str, entry: Entry | None, sources: set[str]) -> bool:
         """Note an object that has bytes of these sources; return whether it has."""
-        content = content_of(entry.s3)
-        if content is None or sources.isdisjoint(content.sources):
+        content = content_of(entry.s3) if entry is not None else None
+        if entry is None or content is None or sources.isdisjoint(content.sources):
             return False
         self.copies[prefix, entry.address] = content.sources
         return True

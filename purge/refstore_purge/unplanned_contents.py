@@ -10,6 +10,7 @@ run leaves, are not: they are listed as such.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from refstore.errors import Invalid, ObjectNotFound
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.records.staging_records import Entry
 from refstore_purge import row_search, summary_files
-from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
+from refstore_purge.object_holders import HolderKind, ObjectName, scan_lost_names, scan_names
 from refstore_purge.outcomes import OPEN_UPLOAD_REASON, PARTITION_LEFT_REASON, ObjectResult
 from refstore_purge.purge_context import PurgeRun
 from refstore_purge.purge_error import PurgeError
@@ -46,14 +47,7 @@ class _UnplannedContent(NamedTuple):
     """A content, as that of an object with the name that decides about it."""
 
     purge_object: PurgeObject
-    holder: HolderKind | None = None
-    """None: nothing names it any more, or not yet."""
-    entry: Entry | None = None
-    is_open_upload: bool = False
-
-    @property
-    def name(self) -> BranchPath:
-        return self.purge_object.names[0]
+    name: ObjectName
 
 
 def find_unplanned(run: PurgeRun, datasets: Sequence[Dataset]) -> None:
@@ -84,28 +78,24 @@ def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_Unplanned
 
 def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
     """Yield each object of the data sets once, by its firmest name."""
-    lost_ones = list(scan_lost_names(ctx, [dataset.prefix for dataset in datasets]))
+    lost = list(scan_lost_names(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
         seen: set[str] = set()
         outside: set[str] = set()
-        for name in scan_names(ctx, prefix=dataset.prefix):
-            address = name.entry.address
-            if not (is_data(dataset, name.path) or is_summary(dataset, name.path)):
+        below = (name for name in lost if name.path.startswith(dataset.prefix))
+        for name in chain(scan_names(ctx, prefix=dataset.prefix), below):
+            address, path = name.address, name.path
+            if address in seen or not (is_data(dataset, path) or is_summary(dataset, path)):
                 continue
             if not is_own(address):
-                outside.update([address] if address else [])
-            elif address not in seen:
-                seen.add(address)
-                if name.holder is HolderKind.SWEEP:  # of no plan, and looked into here
-                    run.account.present_datasets.add(dataset.name)
-                found = _make_object(dataset, BranchPath(name.ref, name.path), address)
-                yield _UnplannedContent(found, name.holder, name.entry)
-        for lost in lost_ones:
-            is_below = lost.path.startswith(dataset.prefix) and lost.address not in seen
-            if is_below and (is_data(dataset, lost.path) or is_summary(dataset, lost.path)):
-                seen.add(lost.address)
-                found = _make_object(dataset, BranchPath("", lost.path), lost.address)
-                yield _UnplannedContent(found, None, lost.entry, lost.is_open_upload)
+                outside.update([address] if address and name.holder is not None else [])
+                continue
+            seen.add(address)
+            if name.holder is HolderKind.SWEEP:  # of no plan, and looked into here
+                run.account.present_datasets.add(dataset.name)
+            partition = Partition(dataset, partition_of(path[len(dataset.prefix) :]))
+            names = [BranchPath(name.ref, path)]
+            yield _UnplannedContent(PurgeObject(partition, address, 0, {}, "", None, names, address), name)
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
             run.account.places.append(
@@ -120,11 +110,6 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
             )
 
 
-def _make_object(dataset: Dataset, name: BranchPath, address: str) -> PurgeObject:
-    partition = Partition(dataset, partition_of(name.path[len(dataset.prefix) :]))
-    return PurgeObject(partition, address, 0, {}, "", None, [name], address)
-
-
 def _examine_contents(run: PurgeRun, contents: Sequence[_UnplannedContent]) -> None:
     """Note which of the contents that are there have rows of the ids."""
     infos = run.repo.context.objects.head_many([each.purge_object.content_address for each in contents])
@@ -132,9 +117,9 @@ def _examine_contents(run: PurgeRun, contents: Sequence[_UnplannedContent]) -> N
     reasons = {each.path: each.reason for each in run.account.report.skipped_objects}
     of_rows: list[tuple[PurgeObject, str]] = []
     for content, info in zip(contents, infos, strict=True):
-        purge_object, (ref, path) = content.purge_object, content.name
+        purge_object, name = content
         dataset = purge_object.dataset
-        if content.is_open_upload:
+        if name.is_open_upload:
             run.record("found", purge_object, reason=OPEN_UPLOAD_REASON)
             continue
         if info is None:
@@ -143,16 +128,16 @@ def _examine_contents(run: PurgeRun, contents: Sequence[_UnplannedContent]) -> N
         if not run.is_selected(purge_object.partition):
             run.record("found", purge_object, reason=PARTITION_LEFT_REASON)
             continue
-        if dataset.mode == KEEP_HISTORY and content.holder in (HolderKind.TAG, HolderKind.COMMIT):
+        if dataset.mode == KEEP_HISTORY and name.holder in (HolderKind.TAG, HolderKind.COMMIT):
             run.record("found", purge_object, reason=HISTORY_REASON)
             continue
-        reason = HELD_REASON if path.startswith(held) else reasons.get(path, "")
-        if content.holder is HolderKind.BRANCH and not dataset.has_branch(ref):
+        reason = HELD_REASON if name.path.startswith(held) else reasons.get(name.path, "")
+        if name.holder is HolderKind.BRANCH and not dataset.has_branch(name.ref):
             reason = OTHER_BRANCH_REASON
         run.account.examined.add((dataset.name, purge_object.content_address))
         if dataset.mode == ERASE:
-            _note_found(run, purge_object, _examine_name(run, purge_object, content.entry), reason)
-        elif is_summary(dataset, path):
+            _note_found(run, purge_object, _examine_name(run, purge_object, name.entry), reason)
+        elif is_summary(dataset, name.path):
             _note_found(run, purge_object, _examine_summary(run, purge_object), reason)
         else:
             of_rows.append((purge_object, reason))

@@ -39,7 +39,7 @@ class Loaded:
             ids = IdSet(folder / "sets", prefix=prefix)
             self.kinds[dataset] = ids.kind
             self.ids[dataset] = sorted(ids.values.to_pylist())
-        assert read.ids == sum(map(len, self.ids.values()))
+        assert self.text.startswith(f"{sum(map(len, self.ids.values()))} value")
 
 
 Load = Callable[..., Loaded]
@@ -153,7 +153,7 @@ class TestParquet:
 
     def test_of_many_row_groups_is_read_whole(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"id": range(1000)}), tmp_path / "ids", row_group_size=10)
-        assert load_ids(IdsFile(tmp_path / "ids"), tmp_path / "sets").ids == 1000
+        assert load_ids(IdsFile(tmp_path / "ids"), tmp_path / "sets").text == "1000 values, integers"
 
     def test_a_column_whose_name_has_a_dot_is_not_taken_for_a_field_of_a_struct(self, load: Load) -> None:
         assert load({"a": pa.array([{"b": "wrong"}]), "a.b": ["right"]}, column="a.b").ids == {"": [b"right"]}
