@@ -74,6 +74,8 @@ class DatasetIds:
         """
         kind = kind_of(type_)
         name = dataset.identifier
+        if pa.types.is_null(type_):
+            return True
         if kind is None:
             raise Invalid(f"column {name!r} of data set {dataset.name!r} is {_describe_type(type_, name)}")
         names, is_none = self._sets[dataset.name], False

@@ -1,12 +1,13 @@
 """Read a file of ids, and write them for tasks: one set for all data sets, or one for each that a column names.
 
-The file has one plain form: Parquet, or CSV in UTF-8, with a column of ids that is named; or one id a line.
+The file has one plain form: Parquet, JSON lines, or CSV in UTF-8, with a column of ids that is named; or one id a line.
 Nothing is guessed. No message names a value, nor what a first line of text has: it may be an id.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -73,8 +74,8 @@ class LoadedIds(NamedTuple):
 
 class _Row(NamedTuple):
     line: int
-    value: str
-    dataset: str
+    value: str | int | None
+    dataset: Any
 
 
 class _IdBatch(NamedTuple):
@@ -98,11 +99,10 @@ def load_ids(file: IdsFile, folder: Path, *, id_type: str = "", datasets: Sequen
     name. Raises Invalid; its message names no id.
     """
     check_id_type(id_type)
-    groups: dict[str, list[Any]] = {}
-    kind: IdKind = "string"
+    groups: dict[str, list[tuple[IdKind, Any]]] = {}
     empty = 0
     try:
-        for batch in _read_batches(file):
+        for batch in _read_batches(file, as_text=bool(id_type)):
             names = [""] if not file.dataset_column else _dataset_names(batch, file, datasets)
             kind, values = batch.kind, batch.values
             if kind != "integer":
@@ -115,16 +115,30 @@ def load_ids(file: IdsFile, folder: Path, *, id_type: str = "", datasets: Sequen
             for name in names:
                 mine = values.filter(pc.equal(batch.datasets, name)) if name else values
                 if mine.null_count < len(mine):
-                    groups.setdefault(name, []).append(mine)
+                    groups.setdefault(name, []).append((kind, mine))
     except (OSError, UnicodeError, pa.ArrowException) as error:  # Arrow's message may name an id
         reason = getattr(error, "strerror", None) or "it is damaged, bring it again"
         raise Invalid(f"the ids of {file.name} cannot be read: {reason}") from None
+    return _write_groups(file, folder, groups, id_type, empty)
+
+
+def _write_groups(
+    file: IdsFile, folder: Path, groups: dict[str, list[tuple[IdKind, Any]]], id_type: str, empty: int
+) -> LoadedIds:
     if not groups:
         some = f", but {empty} empty values, which --empty-id takes for ids" if empty else ""
         raise Invalid(f"{file.name} has no ids{some}; give a file that has some")
-    sets = {dataset: f"{number}-" if dataset else "" for number, dataset in enumerate(sorted(groups))}
-    total = sum(purge_ids.write_ids(folder, kind, groups[dataset], prefix=prefix) for dataset, prefix in sets.items())
-    text = f"{total} value{'s' * (total != 1)}, {WORDS[id_type or kind]}"
+    sets: dict[str, str] = {}
+    words: set[str] = set()
+    total = 0
+    for number, (dataset, batches) in enumerate(sorted(groups.items())):
+        kind = batches[0][0]
+        if any(other != kind for other, _ in batches):
+            raise Invalid(f"{file.name} has text and integers as ids; write one of the two, or say --id-type")
+        sets[dataset] = f"{number}-" if dataset else ""
+        total += purge_ids.write_ids(folder, kind, (values for _, values in batches), prefix=sets[dataset])
+        words.add(WORDS[id_type or kind])
+    text = f"{total} value{'s' * (total != 1)}, {' and '.join(sorted(words))}"
     if empty and not file.takes_empty_id:
         text += f"; {empty} empty values are left out, --empty-id takes them for ids"
     return LoadedIds(sets, text + (f"; for {', '.join(sorted(sets))}" if file.dataset_column else ""))
@@ -185,14 +199,13 @@ def _dataset_names(batch: _IdBatch, file: IdsFile, datasets: Sequence[str]) -> l
 # ---- the forms
 
 
-def _read_batches(file: IdsFile) -> Iterator[_IdBatch]:
-    """Yield what the file has. Raises Invalid, OSError, ArrowException."""
+def _read_batches(file: IdsFile, *, as_text: bool) -> Iterator[_IdBatch]:
+    """Yield what the file has. `as_text`: integers of JSON as text. Raises Invalid, OSError, ArrowException."""
     with file.path.open("rb") as opened:
         head = opened.read(_HEAD_BYTES).removeprefix(_BOM)
-    if _OBJECT.match(head):
-        raise Invalid(f"{file.name} is JSON; write the ids as CSV or Parquet")
+    is_json = _OBJECT.match(head) is not None
     if not file.has_header:
-        if head.startswith(_PARQUET):
+        if head.startswith(_PARQUET) or is_json:
             raise Invalid(f"{file.name} is not one id a line; leave --no-header out")
         if file.column or file.dataset_column:
             raise Invalid(
@@ -201,13 +214,15 @@ def _read_batches(file: IdsFile) -> Iterator[_IdBatch]:
     if head.startswith(_PARQUET):
         yield from _parquet_batches(file)
         return
-    for rows in split_batches(_csv_rows(file), BATCH_ROWS):
-        yield _IdBatch(
-            [row.line for row in rows],
-            "string",
-            pa.array([row.value for row in rows], COMPARED_TYPES["string"]),
-            pa.array([row.dataset for row in rows], pa.string()),
-        )
+    for rows in split_batches(_json_rows(file, as_text=as_text) if is_json else _csv_rows(file), BATCH_ROWS):
+        for kind, type_ in cast("tuple[tuple[IdKind, type], ...]", (("string", str), ("integer", int))):
+            mine = [row for row in rows if type(row.value) is type_]
+            yield _IdBatch(
+                [row.line for row in mine],
+                kind,
+                pa.array([row.value for row in mine], COMPARED_TYPES[kind]),
+                pa.array([row.dataset if isinstance(row.dataset, str) else "" for row in mine], pa.string()),
+            )
 
 
 def _find_columns(file: IdsFile, names: list[str], *, shown: str = "") -> tuple[int, int | None]:
@@ -288,6 +303,32 @@ def _csv_rows(file: IdsFile) -> Iterator[_Row]:
             f"line {end + 1} of {file.name} is no CSV: a quote is not closed, or stands within a value; put quotes "
             "around such a value, and double its own"
         ) from None
+
+
+def _json_rows(file: IdsFile, *, as_text: bool) -> Iterator[_Row]:
+    column = ""
+    for number, line in enumerate(_lines(file), 1):
+        if line.isspace():
+            continue
+        where = f"line {number} of {file.name}"
+        try:
+            fields: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            fields = None
+        if not isinstance(fields, dict):
+            raise Invalid(f"{where} is no JSON object; write one object a line")
+        row = cast(dict[str, Any], fields)
+        column = column or list(row)[_find_columns(file, list(row))[0]]
+        if column not in row:
+            raise Invalid(f"{where} has no field of the name; give all lines the same fields")
+        value = row[column]
+        if isinstance(value, bool) or not isinstance(value, str | int | None):
+            raise Invalid(f"{where} has neither text nor an integer as id; correct it")
+        if isinstance(value, int) and as_text:
+            value = str(value)
+        elif isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+            raise Invalid(f"{where} has an integer of more than 64 bits; write it as text, in quotes")
+        yield _Row(number, value, row.get(file.dataset_column))
 
 
 def _lines(file: IdsFile) -> Iterable[str]:

@@ -39,16 +39,22 @@ def onboard(
     repo_name: Name,
     file: File,
     by: By = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the document, and set nothing.")] = False,
 ) -> None:
     """Set the purge document: the whitelist and the data sets, all at once. Nothing is purged by this.
 
-    `validate` checks a document and sets nothing. It warns of a data set below whose prefix nothing lies at the heads.
+    It warns of a data set below whose prefix nothing lies at the heads.
 
     \b
     Example: refstore purge onboard sales purge.json
     """
     text = read_document(file)
     with repository_of(ctx, repo_name) as repo:
+        if dry_run:
+            parsed = read_purge_document(text)
+            warn_of(parsed.warnings)
+            _show_datasets(ctx, repo, parsed.document)
+            return
         onboarded = repo.onboard_purge(text, by=who() if by is None else by)
         warn_of(onboarded.warnings)
         _show_datasets(ctx, repo, onboarded.document)

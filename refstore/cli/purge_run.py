@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from refstore_purge.purge_run import PurgeOptions
     from refstore_purge.verify import VerifyCounts
 
-IDS_HELP: Final = "The ids: CSV with a header, or Parquet; a file, or lakefs://REPO/REF/PATH."
+IDS_HELP: Final = "The ids: CSV with a header, Parquet or JSON lines; a file, or lakefs://REPO/REF/PATH."
 IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
 IdColumn = Annotated[
     str,

@@ -61,9 +61,11 @@ def test_a_run_says_what_it_read_and_of_which_data_sets(refstore: Command, lake:
 def test_the_nightly_job_looks_in_each_data_set_for_its_ids(refstore: Command, lake: World) -> None:
     agreed = DurationsRecord(shared_seconds(COLLECTOR), "a-test", 0)
     lake.ctx.kv.set(keys.DURATIONS, encode(agreed))  # so that the job has not to wait for an hour
-    file = refstore.folder / "forget.csv"
-    file.write_text(f"set,id\nevents,7\nclicks,8\nvisits,{TWO}\n")
-    refstore.ok("purge", "run", "sales", "--ids", file, "--id-column", "id", "--dataset-column", "set", "--yes")
+    file = refstore.folder / "forget.jsonl"
+    file.write_text(
+        f'{{"set": "events", "id": 7}}\n{{"set": "clicks", "id": "8"}}\n{{"set": "visits", "id": "{TWO}"}}\n'
+    )
+    refstore.ok("purge", "run", "sales", "--ids", file, "--dataset-column", "set", "--yes")
     for name, values in (("events", pa.array([7, 8])), ("clicks", pa.array(["7", "8"])), ("visits", uuids(TWO))):
         lake.repo.upload("main", f"{name}/late", parquet_of(pa.table({"id": values})))
     lake.repo.commit("main", "late")

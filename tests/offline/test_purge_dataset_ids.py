@@ -102,6 +102,11 @@ class TestSeveralTypes:
         entries = sorted((each.datasets, each.kind, each.ids) for each in ledger.scan_ledger(world.ctx.objects, KEY))
         assert entries == [(("clicks",), "string", 1), (("events",), "integer", 1)]
 
+    def test_of_json_lines_need_no_conversion(self, world: World, purge: Purge) -> None:
+        table = b'{"d": "events", "id": 7}\n{"d": "clicks", "id": "8"}\n'
+        assert purge(table, dataset_column="d").is_whole
+        assert (ids_at(world.repo, "events/a"), ids_at(world.repo, "clicks/a")) == ([8, 9], ["7", "9", ""])
+
     def test_are_refused_of_a_table_that_names_none(self, world: World, purge: Purge) -> None:
         with pytest.raises(
             Invalid, match=r"'events' is int64, and its ids are text; say --id-type integer, or .*--dataset"

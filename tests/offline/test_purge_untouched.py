@@ -144,8 +144,8 @@ def test_what_people_read(refstore: Command, engines: Engines) -> None:
         for name, prefix in (("visits", "visits"), ("orders", "orders"), ("logins", "logins"))
     ]
     document.write_text(json.dumps({"whitelist": ["*"], "datasets": datasets}))
-    for word in ("validate", "onboard"):
-        ran = refstore.ok("purge", word, "sales", document)
+    for words in (["validate"], ["onboard", "--dry-run"], ["onboard"]):
+        ran = refstore.ok("purge", words[0], "sales", document, *words[1:])
         assert "data set 'logins': nothing lies below logins/ at the heads; is it mistyped?" in ran.err
         assert not any(name in ran.err for name in ("'visits'", "'orders'"))
     ran = refstore("purge", "run", "sales", "--ids", ids, "--yes", "--breaker-share", "1")

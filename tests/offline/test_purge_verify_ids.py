@@ -49,6 +49,7 @@ def left(world: World, table: Any, **options: Any) -> dict[str, tuple[int, str]]
         (b"id\n7\n", {}),
         (b"name;id\nsecret, x;7\n", {"column": "id", "delimiter": ";"}),
         (b"7\n", {"no_header": True}),
+        (b'{"id": 7, "name": "secret"}\n', {"column": "id", "id_type": "string"}),
         ({"id": ["7", None]}, {}),
         (b"d,id\na,7\n", {"dataset_column": "d"}),
         (f"d,id\na,{'7' * 25}\na,7\n".encode(), {"dataset_column": "d"}),
@@ -79,7 +80,7 @@ def test_what_a_run_refuses_is_refused(world: World, table: Any, options: dict[s
 
 def test_an_empty_id_is_one_only_if_it_is_wanted(world: World) -> None:
     onboard(world, a=pa.array(["7", "", ""]), b=b'id,n\n"",1\n,2\n7,3\n')
-    for table in (b'id\n""\n"7"\n', {"id": ["", "7"]}):
+    for table in (b'id\n""\n"7"\n', {"id": ["", "7"]}, b'{"id": ""}\n{"id": "7"}\n'):
         assert left(world, table) == {"a/x": (1, ""), "b/x": (1, "")}
         assert left(world, table, empty_id=True) == {"a/x": (3, ""), "b/x": (2, "")}
 

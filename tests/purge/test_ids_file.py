@@ -120,8 +120,7 @@ class TestCsv:
             (b"4711\n", {"has_header": False, "column": "2"}, "leave --id-column and --dataset-column out"),
             (b"4711\n", {"has_header": False, "dataset_column": "1"}, "leave --id-column and --dataset-column out"),
             ({"id": ["secret"]}, {"has_header": False}, "forget is not one id a line; leave --no-header out"),
-            (b'{"id": "secret"}\n', {"has_header": False}, "forget is JSON; write the ids as CSV or Parquet"),
-            (b'{"id": "secret"}\n', {}, "forget is JSON"),
+            (b'{"id": "secret"}\n', {"has_header": False}, "forget is not one id a line; leave --no-header out"),
         ],
     )
     def test_in_another_form_is_refused(self, load: Load, text: Any, options: dict[str, Any], told: str) -> None:
@@ -173,6 +172,44 @@ class TestParquet:
         body = file.read_bytes()
         for damaged in (body[:30] + b"\xff" * 470 + body[500:], b"PAR1"):
             assert "the ids of forget cannot be read: it is damaged" in refusal(load, damaged)
+
+
+class TestJsonLines:
+    def test_have_text_or_integers(self, load: Load) -> None:
+        loaded = load(b'\xef\xbb\xbf{"id": "4711"}\n\n{"id": null}\n{"id": "b"}')
+        assert (loaded.ids, loaded.text) == ({"": [b"4711", b"b"]}, "2 values, text")
+        loaded = load(b'{"id": -1, "n": 0}\n{"n": [], "id": 18446744073709551615}\n', column="id")
+        assert (loaded.ids, loaded.text) == ({"": [-1, 2**64 - 1]}, "2 values, integers")
+
+    @pytest.mark.parametrize(
+        ("text", "options", "told"),
+        [
+            (b'{"id": "secret"}\nsecret\n', {}, "line 2 of forget is no JSON object; write one object a line"),
+            (b'{"id": "secret",\n"n": 1}\n', {}, "line 1 of forget is no JSON object"),
+            (b'{"id": "secret"}\n{"name": "secret"}\n', {}, "line 2 of forget has no field of the name"),
+            (b'{"name": "secret", "id": 7}\n', {}, "line 1 of forget is no header with the one column 'id'"),
+            (b'{"id": true}\n', {}, "line 1 of forget has neither text nor an integer"),
+            (b'{"id": {"secret": 1}}\n', {}, "line 1 of forget has neither text nor an integer"),
+            (b'{"id": 1}\n{"id": 4711.5}\n', {}, "line 2 of forget has neither text nor an integer"),
+            (
+                b'{"id": %s}\n' % DIGITS.encode(),
+                {},
+                "line 1 of forget has an integer of more than 64 bits; write it as",
+            ),
+            (b'{"id": "secret"}\n{"id": 4711}\n', {}, "text and integers as ids; write one of the two"),
+            (b'{"id": "\\ud800secret"}\n', {}, "cannot be read"),
+            (b'{"id": "secret\xff"}\n', {}, "line 1 of forget is no text in UTF-8"),
+            (b'[{"id": "secret"}]\n', {"column": "id"}, "line 1 of forget"),
+        ],
+    )
+    def test_in_another_form_are_refused(self, load: Load, text: bytes, options: dict[str, Any], told: str) -> None:
+        assert told in refusal(load, text, **options)
+
+    def test_of_text_and_integers_are_compared_as_told(self, load: Load) -> None:
+        text = b'{"id": "7"}\n{"id": 8}\n'
+        assert load(text, id_type="integer").ids == {"": [7, 8]}
+        assert load(text, id_type="string").ids == {"": [b"7", b"8"]}
+        assert load(f'{{"id": {DIGITS}}}\n'.encode(), id_type="string").ids == {"": [DIGITS.encode()]}
 
 
 class TestTypes:
@@ -227,6 +264,7 @@ class TestEmptyIds:
             b'id\n""\nx\n',
             b'n,id\n1,""\n2,x\n',
             b"n,id\n1,\n2,x\n",
+            b'{"id": ""}\n{"id": "x"}\n',
             {"id": ["", "x", None]},
             {"id": pa.array(["", "x"]).dictionary_encode()},
             {"id": pa.array(["", "x"], pa.string_view())},
@@ -250,6 +288,7 @@ class TestDatasets:
         "body",
         [
             b"d,id\na,7\nb,8\na,9\n",
+            b'{"d": "a", "id": "7"}\n{"id": "8", "d": "b"}\n{"d": "a", "id": "9"}\n',
             {"d": pa.array(["a", "b", "a"]).dictionary_encode(), "id": ["7", "8", "9"]},
         ],
     )
@@ -258,11 +297,17 @@ class TestDatasets:
         assert loaded.ids == {"a": [b"7", b"9"], "b": [b"8"]}
         assert loaded.text == "3 values, text; for a, b"
 
+    def test_may_have_different_types(self, load: Load) -> None:
+        loaded = load(b'{"d": "a", "id": 7}\n{"d": "b", "id": "7"}\n', **DATASETS)
+        assert loaded.kinds == {"a": "integer", "b": "string"}
+
     @pytest.mark.parametrize(
         ("body", "options", "told"),
         [
             (b"d,id\na,2\nsecret,1\n", {}, "line 3 of forget names no onboarded data set in 'd'; name one of: a, b, c"),
             (b"d,id\na,2\n,1\n", {}, "line 3 of forget names no onboarded data set"),
+            (b'{"d": null, "id": 1}\n', {}, "line 1 of forget names no onboarded data set"),
+            (b'{"d": "a", "id": 1}\n{"id": 1}\n', {}, "line 2 of forget names no onboarded data set"),
             ({"d": ["a", None], "id": [1, 2]}, {}, "line 2 of forget names no onboarded data set"),
             ({"d": [4711], "id": [1]}, {}, "line 1 of forget names no onboarded data set"),
             (b"x,id\na,1\n", {"column": "id"}, "no column 'd'"),
