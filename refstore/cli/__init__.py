@@ -1,8 +1,8 @@
 """Run the `refstore` command: the table of its commands, and the one place where it starts and ends.
 
-A command is a module of this package that is called like it, with `app = typer.Typer()` and `@app.command("name")`, and
-a line in `COMMANDS` below. If the module's app has a command of that name, that command runs; otherwise the app is a
-group. A module is imported only when its command runs, so `refstore --help` reads this table only.
+A command is a line in `COMMANDS` below, and stands in the module that `MODULES` says, or in the one that is called like
+it. If the module's `app` has a command or a group of that name, it runs; otherwise the app is the group. A module is
+imported only when a command of it runs, so `refstore --help` reads these tables only.
 
 The options of every command (`--data`, `--json`, ...) are added here; they may stand before or after the command's
 name. `refstore.cli.common` has their values. A command returns None or its exit code, and raises every error.
@@ -72,6 +72,20 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 """The line of each command in `refstore --help`; its own docstring says more."""
 
+MODULES: Final[Mapping[str, str]] = {
+    command: module
+    for module, commands in {
+        "branches": ("branch", "reset", "tag"),
+        "gc": ("expire",),
+        "history": ("cherry-pick", "commit", "diff", "log", "merge", "revert", "show"),
+        "objects": ("cat", "cp", "du", "ls", "mv", "rm", "stat"),
+        "outside_objects": ("import", "issue", "link", "stage"),
+        "trash": ("restore",),
+    }.items()
+    for command in commands
+}
+"""Where a command stands that shares a module with others."""
+
 COMPLETE: Final = "_REFSTORE_COMPLETE"
 """A shell sets it when it asks how a line may go on (`refstore completion`)."""
 
@@ -109,8 +123,8 @@ def _reader_went_away() -> bool:
 
 
 def module_of(name: str) -> str:
-    """Return the module of a command. Python could not import one called `import`."""
-    return f"{__name__}.{'import_' if name == 'import' else name.replace('-', '_')}"
+    """Return the module of a command."""
+    return f"{__name__}.{MODULES.get(name, name)}"
 
 
 def import_command(name: str) -> TyperCommand | TyperGroup:
@@ -122,8 +136,12 @@ def import_command(name: str) -> TyperCommand | TyperGroup:
 @cache
 def _make_command(app: typer.Typer, name: str) -> TyperCommand | TyperGroup:
     """Make a command once: typer takes up to 30 ms for it, and a process of tests runs hundreds of lines."""
-    group = typer.main.get_group(app)
-    command = cast(TyperCommand | TyperGroup, group.commands.get(name, group))
+    only = typer.Typer()  # not the others of the module, which take as long
+    only.registered_commands = [each for each in app.registered_commands if each.name == name]
+    only.registered_groups = [each for each in app.registered_groups if each.name == name]
+    is_part = bool(only.registered_commands or only.registered_groups)
+    group = typer.main.get_group(only if is_part else app)
+    command = cast(TyperCommand | TyperGroup, group.commands[name] if is_part else group)
     command.name = name
     options.add_to(command)
     return command

@@ -14,7 +14,7 @@ from refstore.cli.common import ProgressBar, emit, progress, repository_of, warn
 from refstore.cli.errors import exit_code
 from refstore.cli.files import LocalFileError, local_errors, replace_file
 from refstore.cli.foreign_places import AllowForeign, urls_of
-from refstore.cli.locations import PlacedCommand, place, words
+from refstore.cli.parameters import Name, Ref
 from refstore.core.ids import is_own
 from refstore.core.redaction import redact_url
 from refstore.errors import CorruptObject, ObjectNotFound, RefstoreError
@@ -29,18 +29,21 @@ app = typer.Typer()
 _SHA256_DIGITS: Final = 64
 
 
-@app.command("download", cls=PlacedCommand)
+@app.command("download")
 def download(
     ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO REF PATH [TARGET]")],
+    repo_name: Name,
+    ref: Ref,
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="The object's path; with -r a prefix.")] = "",
+    target: Annotated[str, typer.Argument(metavar="[TARGET]", help="Where to; default: the working folder.")] = "",
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="PATH is a prefix; its objects go below the folder TARGET.")
     ] = False,
     allow_foreign: AllowForeign = None,
 ) -> None:
-    """Download an object, or all below a prefix, and verify the checksum. Default TARGET: the working folder.
+    """Download an object, or all below a prefix, and verify the checksum.
 
-    A file is replaced as a whole or not at all. As a location: refstore download sales/main/PATH [TARGET].
+    A file is replaced as a whole or not at all.
 
     With -r, an empty object whose path ends with a slash becomes a folder. What cannot be downloaded is named and left
     out, and the exit code is not 0: objects outside the lake that cannot be read, and paths that cannot be files here,
@@ -50,8 +53,8 @@ def download(
     Example: refstore download sales main 2026/11/21.csv /tmp/sales.csv
              refstore download -r sales main 2026/ ./sales
     """
-    form = "REPO REF [PATH] [TARGET]" if recursive else "REPO REF PATH [TARGET]"
-    repo_name, ref, path, target = words(ctx, arguments, form, whole=recursive)
+    if not path and not recursive:
+        ctx.fail("name the object's PATH, or give --recursive")
     with (
         repository_of(ctx, repo_name, only_read=True, allow_foreign=urls_of(allow_foreign)) as repo,
         progress("downloading") as bar,

@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
+Branch = Annotated[str, typer.Argument(metavar="BRANCH", help="The branch.")]
+Ref = Annotated[str, typer.Argument(metavar="REF", help="A branch, tag or commit.")]
+MaybeRef = Annotated[str, typer.Argument(metavar="[REF]", help="A branch, tag or commit; default: the default branch.")]
+ObjectPath = Annotated[str, typer.Argument(metavar="PATH", help="The object's path.")]
+MaybePrefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only paths that start with this.")]
+NamePrefix = Annotated[str, typer.Option("--prefix", help="Only names that start with this.")]
 Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
+Checksum = Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")]
 Recursive = Annotated[
     bool, typer.Option("--recursive", "-r", help="The paths are prefixes: take everything that starts with them.")
 ]
@@ -22,7 +29,6 @@ Committer = Annotated[
 ]
 Date = Annotated[str | None, typer.Option(metavar="DATE", help="The commit's time, ISO 8601; default: now.")]
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changes.")]
-Parent = Annotated[int, typer.Option(min=0, metavar="N", help="Of a merge commit: the parent to compare with, from 1.")]
 
 # ---- of commands that destroy
 

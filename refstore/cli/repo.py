@@ -8,11 +8,10 @@ import msgspec
 import typer
 
 from refstore.agreed_durations import read_record
-from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
 from refstore.cli.confirmation import confirm
-from refstore.cli.parameters import DryRun, Name, Yes
-from refstore.cli.rows import format_when, pairs
+from refstore.cli.parameters import DryRun, Meta, Name, NamePrefix, Yes
+from refstore.cli.rows import branch_row, format_when, pairs
 from refstore.core.ids import RepositoryName
 from refstore.core.redaction import redact_url
 from refstore.core.safety import is_for_trying
@@ -42,9 +41,7 @@ def create(
     grace_seconds: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Its own grace window; default: the reaper's.")
     ] = None,
-    meta: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")
-    ] = None,
+    meta: Meta = None,
     with_sample_data: Annotated[
         bool, typer.Option("--sample-data", help="Commit sample data to try things out; its README.md explains it.")
     ] = False,
@@ -78,9 +75,7 @@ def create(
 
 
 @app.command("list")
-def list_(
-    ctx: typer.Context, prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = ""
-) -> None:
+def list_(ctx: typer.Context, prefix: NamePrefix = "") -> None:
     """List the repositories.
 
     \b

@@ -14,7 +14,6 @@ import typer
 from refstore.cli.common import emit, invocation_of, repository_of, warn_of, who
 from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
-from refstore.cli.locations import PlacedCommand, place, words
 from refstore.cli.parameters import By, DryRun, Name, Yes
 from refstore.cli.rows import format_when
 from refstore.errors import ConsentNeeded, RefstoreError
@@ -218,10 +217,11 @@ def validate(
         _emit_with_changes(ctx, row, findings.changes)
 
 
-@app.command("explain", cls=PlacedCommand)
+@app.command("explain")
 def explain(
     ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO [REF]")],
+    repo_name: Name,
+    ref: Annotated[str, typer.Argument(metavar="[REF]", help="A commit; default: every branch.")] = "",
     rules_file: Annotated[
         str, typer.Option("--rules", metavar="FILE", help="Explain these rules instead; '-' for standard input.")
     ] = "",
@@ -233,7 +233,6 @@ def explain(
              refstore retention explain sales main~3
              refstore retention explain sales --rules new.json
     """
-    repo_name, ref = words(ctx, arguments, "REPO [REF]")
     with repository_of(ctx, repo_name, only_read=True) as repo:
         rules = _rules(repo, rules_file)
         if ref:

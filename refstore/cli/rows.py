@@ -14,10 +14,13 @@ from refstore.errors import Invalid
 from refstore.objects.foreign_objects import unreadable_reason
 
 if TYPE_CHECKING:
-    from refstore.core.ids import CommitId
+    from refstore.core.ids import BranchName, CommitId
     from refstore.operations.log_and_diff import LogEntry
+    from refstore.records.branch_records import Branch
     from refstore.records.commit_records import Commit
     from refstore.records.staging_records import Entry
+    from refstore.repository import Repository
+    from refstore.versioning.commits.tree_diff import PathChange
 
 
 def format_when(at_ms: int | None) -> str | None:
@@ -95,6 +98,17 @@ def lifetime_words(line: LogEntry) -> str:
     if mark.sweeping_ms:
         return f"{state} since {format_when(mark.sweeping_ms)} by {mark.mark_id}"
     return f"{state} {format_when(mark.since_ms)}, deletes at {format_when(mark.deletes_at_ms)}, by {mark.mark_id}"
+
+
+def change_row(change: PathChange) -> dict[str, object]:
+    entry = change.right or change.left
+    return {"change": change.kind.value, "path": change.path, "size_bytes": entry.size_bytes if entry else None}
+
+
+def branch_row(repo: Repository, name: BranchName, record: Branch) -> dict[str, object]:
+    staging = repo.context.staging
+    staged = not all(staging.is_empty(token) for token in record.live_tokens)
+    return {"branch": name, "commit": record.head, "uncommitted": staged, "created": format_when(record.created_ms)}
 
 
 def pairs(options: Iterable[str] | None) -> dict[str, str]:

@@ -1,14 +1,22 @@
-"""`refstore trash`: list lost objects that can still be restored."""
+"""The commands for lost objects: list those that can still be restored, and restore them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from refstore.cli.common import emit, repository_of
+from refstore.cli.common import emit, invocation_of, repository_of, tell_some
+from refstore.cli.errors import exit_code
 from refstore.cli.parameters import Name, Prefix
-from refstore.cli.rows import format_when
+from refstore.cli.rows import entry_details, format_when
+from refstore.core.ids import Address, is_own, object_path
+from refstore.core.units import sum_sizes
+from refstore.errors import BranchNotFound, Conflict, ObjectNotFound
+from refstore.operations.restore import RestoreOutcome, RestoreResult
+from refstore.repository import Repository
 
 app = typer.Typer()
 
@@ -43,3 +51,109 @@ def trash(
                 for item in repo.list_trash(branch=branch, prefix=prefix)
             ),
         )
+
+
+@app.command("restore")
+def restore(
+    ctx: typer.Context,
+    repo_name: Name,
+    to: Annotated[str, typer.Argument(metavar="[BRANCH]", help="Where to restore; default: that of --branch.")] = "",
+    what: Annotated[str, typer.Argument(metavar="[ADDRESS|PATH]", help="One object.")] = "",
+    path: Annotated[str, typer.Argument(metavar="[TO]", help="With an ADDRESS: its new path.")] = "",
+    *,
+    branch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Restore what was lost on this branch, even if it was deleted.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Restore what was lost at paths that start with this.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what was written since.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be restored, and change nothing.")
+    ] = False,
+) -> None:
+    """Restore what `refstore trash` lists: an address, a path, all below a prefix, or all that a branch lost.
+
+    An object returns to BRANCH (default: the one of --branch), at its old path; an ADDRESS may go to another path, TO.
+    For a path, the version that was lost last is restored. For a prefix or a branch, overwritten versions are not.
+    A path that was written since is skipped with a warning, unless you give --force.
+
+    \b
+    Example: refstore restore sales main 2026/11/21.csv
+             refstore restore sales main --prefix 2026/ --dry-run
+             refstore restore sales main --branch try
+             refstore restore sales main data/2026112107/01jd3v... 2026/11/21.csv
+    """
+    target = to or branch
+    if not target or (what, prefix, branch) == ("", None, None):
+        ctx.fail("say what to restore: a BRANCH and an ADDRESS or PATH, or --prefix, or --branch")
+    if what and prefix is not None:
+        ctx.fail("give an ADDRESS or PATH, or --prefix, not both")
+    with repository_of(ctx, repo_name) as repo:
+        if not to and all(name != branch for name, _ in repo.branches(prefix=target)):
+            raise BranchNotFound(
+                f"branch {branch!r} does not exist; say where to restore its objects: refstore restore "
+                f"{repo_name} BRANCH --branch {branch}"
+            )
+        if what and is_own(Address(what)):
+            emit(ctx, _restored_row(repo.restore(target, what, path or None, force=force, dry_run=dry_run)))
+        elif path:
+            ctx.fail("TO goes with an ADDRESS; a PATH is restored where it was")
+        elif what:
+            emit(ctx, _restored_row(_restore_path(repo, target, branch, what, force=force, dry_run=dry_run)))
+        else:
+            results = repo.restore_many(target, lost_on=branch, prefix=prefix or "", force=force, dry_run=dry_run)
+            if dry_run:
+                emit(ctx, (_planned_row(item) for item in results))
+            else:
+                _tell(ctx, target, results)
+
+
+def _restore_path(
+    repo: Repository, target: str, lost_on: str | None, path: str, *, force: bool, dry_run: bool
+) -> RestoreResult:
+    """Restore the version that was lost last. Raises the error that prevented it; ObjectNotFound if nothing was lost at
+    the path.
+    """
+    results = repo.restore_many(target, lost_on=lost_on, path=path, force=force, dry_run=dry_run)
+    for item in results:
+        if item.error is not None:
+            raise item.error
+        if item.outcome is not RestoreOutcome.OLDER:
+            return item
+    current_entry = repo.stat_many(target, [path]).get(path)
+    if current_entry is None:
+        raise ObjectNotFound(
+            f"nothing that was lost at {path!r} on {lost_on or target!r} can be restored; see: refstore trash "
+            f"{repo.name}"
+        )
+    return RestoreResult(current_entry.address, object_path(path), current_entry, RestoreOutcome.UNCHANGED)
+
+
+def _restored_row(item: RestoreResult) -> dict[str, object]:
+    assert item.entry is not None  # noqa: S101  # what was not restored raised
+    return {**entry_details(item.path, item.entry), "outcome": item.outcome.value}
+
+
+def _planned_row(item: RestoreResult) -> dict[str, object]:
+    size = item.entry.size_bytes if item.entry is not None else None
+    return {"path": item.path, "size_bytes": size, "outcome": item.outcome.value, "address": item.address}
+
+
+def _tell(ctx: typer.Context, target: str, results: Sequence[RestoreResult]) -> None:
+    """Print how many objects had each outcome, and warn about those that failed; then end the command with 4."""
+    counts = Counter(item.outcome for item in results)
+    failed = [item for item in results if item.error is not None]
+    answer: dict[str, object] = {
+        "branch": target,
+        **{each.value.replace(" ", "_"): counts[each] for each in RestoreOutcome},
+    }
+    answer["size_bytes"] = sum_sizes(
+        item.entry.size_bytes for item in results if item.entry is not None and item.outcome is RestoreOutcome.RESTORED
+    )
+    if invocation_of(ctx).json:
+        answer["left"] = [{**_planned_row(item), "reason": str(item.error)} for item in failed]
+    emit(ctx, answer)
+    if failed:
+        tell_some([f"refstore: warning: {item.error}" for item in failed])
+        raise typer.Exit(exit_code(Conflict))

@@ -13,8 +13,7 @@ import typer
 from refstore.cli.common import emit, progress, repository_of, warn_of
 from refstore.cli.errors import exit_code
 from refstore.cli.files import LocalFileError, SourceFile, source_file, tree
-from refstore.cli.locations import PlacedCommand, place, words_with_target
-from refstore.cli.parameters import Meta
+from refstore.cli.parameters import Branch, Meta, Name
 from refstore.cli.rows import entry_details, pairs
 from refstore.core.batches import split_batches
 from refstore.core.ids import object_path
@@ -34,10 +33,13 @@ STATS_AT_ONCE: Final = 1000
 ContentType = Annotated[str, typer.Option(metavar="TYPE", help="A media type to remember.")]
 
 
-@app.command("upload", cls=PlacedCommand)
+@app.command("upload")
 def upload(
     ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO BRANCH SRC [DST]")],
+    repo_name: Name,
+    branch: Branch,
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, a folder with -r, or - for standard input.")],
+    target: Annotated[str, typer.Argument(metavar="[DST]", help="The path, or a folder if it ends in a slash.")] = "",
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="SRC is a folder; its files go below the prefix DST.")
     ] = False,
@@ -62,15 +64,13 @@ def upload(
     named and left out, and the exit code is not 0: links to folders and to nothing, FIFOs, sockets and devices, files
     that cannot be read or that change meanwhile, and names that are no paths, such as those that are not UTF-8.
 
-    Without DST the file's name is used; a DST that ends in a slash is the folder for it. As a location: refstore upload
-    sales/main/DST SRC.
+    Without DST the file's name is used; a DST that ends in a slash is the folder for it.
 
     \b
     Example: refstore upload sales main 21.csv 2026/11/21.csv
              gunzip -c 21.csv.gz | refstore upload sales main - 2026/11/21.csv
              refstore upload -r sales main ./november 2026/11/ --exclude "*.tmp" --dry-run
     """
-    repo_name, branch, source, target = words_with_target(ctx, arguments, "REPO BRANCH SRC [DST]")
     if not recursive and (include or exclude or everything or dry_run):
         ctx.fail("--include, --exclude, --all and --dry-run are for a folder; add --recursive")
     with repository_of(ctx, repo_name) as repo:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake
-from refstore.cli.locations import PlacedCommand, fail, fail_of_stray_word, is_location, location, place, without_scheme
+from refstore.cli.parameters import Name
 from refstore.cli.rows import entry_row, format_when
 from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-FORM: Final = "REPO ADDRESS | REPO REF/PATH"
 COMMITS_SHOWN: Final = 5
 LEFT: Final = "left by its repository, which was deleted"
 
 Row = dict[str, Any]
 
 
-@app.command("why", cls=PlacedCommand)
+@app.command("why")
 def why(
     ctx: typer.Context,
-    given: Annotated[list[str], place(FORM)],
+    repo_name: Name,
+    what: Annotated[str, typer.Argument(metavar="ADDRESS|REF/PATH", help="An address, or a ref and a path.")],
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="The path, if REF is an argument of its own.")] = "",
     *,
     commits: Annotated[
         bool, typer.Option("--commits", help="Also list the commits that named a deleted address.")
@@ -48,15 +49,15 @@ def why(
     """Explain why an object is still there, or why it was deleted: what names it; when, by which run and by which rule.
 
     An address is `data/<hour>/<id>`. Everything else is a ref and a path; the branch may be deleted already. Give a
-    branch that is called `data` as an argument of its own. The command covers what the reaper deleted, what
-    `refstore gc` swept or has marked, what was deleted with a repository, and what purges wrote or left behind.
+    branch that is called `data`, or has a slash, as an argument of its own. The command covers what the reaper deleted,
+    what `refstore gc` swept or has marked, what was deleted with a repository, and what purges wrote or left behind.
 
     \b
     Example: refstore why sales data/2026112107/01jd3v...
              refstore why sales main/2026/11/21.csv
-             refstore why lakefs://sales/main/2026/11/21.csv
+             refstore why sales team/x 2026/11/21.csv
     """
-    repo_name, address, ref, path = _place(ctx, given)
+    address, ref, path = _place(ctx, what, path)
     with open_lake(ctx, only_read=True) as lake:
         if address:
             _explain(ctx, lake, repo_name, address, lambda context: _of_address(context, address, commits=commits))
@@ -64,22 +65,14 @@ def why(
             _explain(ctx, lake, repo_name, None, lambda context: _of_path(context, ref, path))
 
 
-def _place(ctx: typer.Context, given: Sequence[str]) -> tuple[str, str, str, str]:
-    """Parse the arguments into (repository, address, ref, path). Either the address, or ref and path, are ''."""
-    repo_name, *rest = given
-    if is_location(repo_name):
-        repo_name, _, first = without_scheme(repo_name).partition("/")
-        rest = [first, *rest] if first else rest
-    if len(rest) == 1 and rest[0].startswith(("data/", "_refstore/")) and rest[0].count("/") > 1:
-        return repo_name, rest[0], "", ""
-    if len(rest) == 1 and is_location(rest[0]):
-        _, ref, path = location(f"{repo_name}/{rest[0]}")
-        rest = [ref, path]
-    if len(rest) != 2 or not all(rest):
-        if len(rest) > 2:
-            fail_of_stray_word(ctx, FORM, rest[-1])
-        fail(ctx, FORM, "an address, or a ref and a path, is missing")
-    return repo_name, "", rest[0], rest[1]
+def _place(ctx: typer.Context, what: str, path: str) -> tuple[str, str, str]:
+    """Parse the arguments into (address, ref, path). Either the address, or ref and path, are ''."""
+    if not path and what.startswith(("data/", "_refstore/")) and what.count("/") > 1:
+        return what, "", ""
+    ref, _, path = (what, "", path) if path else what.partition("/")
+    if not path:
+        ctx.fail(f"{what!r} is neither an address nor REF/PATH; give one of them, or REF and PATH")
+    return "", ref, path
 
 
 def _explain(

@@ -22,17 +22,19 @@ def landing(sales: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "words", [["sales", "main", "landing", "in/"], ["sales/main/in/", "landing/"], ["sales", "main", "./landing", "in"]]
-)
-def test_a_folder_is_imported_with_message_and_metadata(sales: Command, landing: Path, words: list[str]) -> None:
-    answer = sales.json("import", *words, "-m", "landing zone", "--meta", "job=7", "--committer", "ann")
+@pytest.mark.parametrize(("source", "destination"), [("landing", "in/"), ("landing/", "in/"), ("./landing", "in")])
+def test_a_folder_is_imported_with_message_and_metadata(
+    sales: Command, landing: Path, source: str, destination: str
+) -> None:
+    answer = sales.json(
+        "import", "sales", "main", source, destination, "-m", "landing zone", "--meta", "job=7", "--committer", "ann"
+    )
     head = sales.json("log", "sales", "-n", "1")[0]
     assert (head["message"], head["committer"]) == ("landing zone (1 name of the source was left out)", "ann")
     assert (head["metadata"], head["notes"]) == ({"job": "7"}, {"skipped": "1"})
     assert answer == {
         "branch": "main",
-        "destination": words[-1] if len(words) == 4 else "in/",
+        "destination": destination,
         "commit": head["commit"],
         "objects": 2,
         "size_bytes": 28,

@@ -17,7 +17,7 @@ def test_the_first_ten_minutes(refstore: Command) -> None:
     assert (made.code, made.err) == (0, "")
     sent = refstore.process("upload", "sales", "main", "-", "big", "--json", stdin=BODY)
     assert (sent.code, sent.err, sent.json["size_bytes"]) == (0, "", len(BODY))
-    assert refstore.process("cat", "sales/main/big").out_bytes == BODY
+    assert refstore.process("cat", "sales", "main", "big").out_bytes == BODY
     assert refstore.process("commit", "sales", "main", "-m", "one").code == 0
     shown = refstore.process("ls", "sales", "main", "--json")
     assert [row["path"] for row in shown.json] == ["big"]

@@ -1,0 +1,264 @@
+"""The commands for commits: make, list, show and compare them, merge, and apply their changes again or backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from itertools import islice
+from typing import Annotated, Literal
+
+import typer
+
+from refstore.cli.common import emit, invocation_of, repository_of, tell_some
+from refstore.cli.parameters import AllowEmpty, Branch, Committer, Date, MaybeRef, Message, Meta, Name, Prefix, Ref
+from refstore.cli.rows import change_row, commit_row, format_when, lifetime_words, logged_row, milliseconds, pairs
+from refstore.core.units import sum_sizes
+from refstore.errors import Gone, MergeConflict
+from refstore.operations.commit import CommitInfo
+from refstore.operations.log_and_diff import BEING_SWEPT, PARTLY_READABLE, LogEntry, changes_of, has_changed_paths
+from refstore.versioning.commits.path_filter import PathFilter
+from refstore.versioning.commits.tree_diff import PathChange
+
+app = typer.Typer()
+
+Parent = Annotated[int, typer.Option(min=0, metavar="N", help="Of a merge commit: the parent to compare with, from 1.")]
+
+
+@app.command("commit")
+def commit(
+    ctx: typer.Context,
+    repo_name: Name,
+    branch: Branch,
+    *,
+    message: Message,
+    committer: Committer = "",
+    meta: Meta = None,
+    date: Date = None,
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Commit what is staged on a branch.
+
+    \b
+    Example: refstore commit sales main -m "sales of 21 November" --meta source=till
+    """
+    with repository_of(ctx, repo_name) as repo:
+        new = repo.commit(
+            branch,
+            message,
+            committer=committer,
+            metadata=pairs(meta),
+            date_ms=milliseconds(date),
+            allow_empty=allow_empty,
+        )
+        _emit_commit(ctx, branch, new)
+
+
+def _emit_commit(ctx: typer.Context, branch: str, new: CommitInfo) -> None:
+    emit(ctx, {"branch": branch, **commit_row(new.id, new.record)})
+
+
+@app.command("log")
+def log(
+    ctx: typer.Context,
+    repo_name: Name,
+    ref: MaybeRef = "",
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="Only commits that changed it, or below it.")] = "",
+    amount: Annotated[int, typer.Option("--amount", "-n", min=1, metavar="N", help="How many at most.")] = 1000,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow first parents only; leave out what merges brought in.")
+    ] = False,
+) -> None:
+    """List a ref's commits, newest first, and which of them have expired. Without REF: the default branch.
+
+    With PATH it lists only the commits that changed that path, or a path below it if it ends in a slash.
+
+    \b
+    Example: refstore log sales main -n 5
+             refstore log sales main 2026/11/21.csv
+    """
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        history = repo.history(ref or repo.default_branch, first_parent=first_parent)
+        if path:
+            only = PathFilter(prefixes=[path]) if path.endswith("/") else PathFilter(paths=[path])
+            history = (line for line in history if has_changed_paths(repo.context, line.record, only))
+        row = logged_row if invocation_of(ctx).output != "table" else _narrow_row
+        emit(ctx, (row(line) for line in islice(history, amount)))
+
+
+def _narrow_row(line: LogEntry) -> dict[str, object]:
+    """Return a commit for people, with the first line of its message; `show` and JSON have all of it."""
+    row = commit_row(line.commit, line.record)
+    goes_ms = line.mark.deletes_at_ms if line.mark and not line.mark.swept_ms else None
+    return {
+        "commit": line.commit,
+        "date": row["date"],
+        "committer": row["committer"],
+        "state": line.lifetime.value,
+        "deletes_at": format_when(goes_ms),
+        "message": line.record.message.strip().partition("\n")[0].rstrip(),
+    }
+
+
+@app.command("show")
+def show(ctx: typer.Context, repo_name: Name, ref: MaybeRef = "") -> None:
+    """Show a commit: who made it and when, the state of its data, and what it changed against its first parent.
+
+    \b
+    Example: refstore show sales main~1
+             refstore show sales 6e40c9d1
+    """
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        line = next(iter(repo.history(ref or repo.default_branch)))
+        hidden: Gone | None = None
+        changes: Iterable[PathChange] = ()
+        try:
+            changes = changes_of(repo.context, line.commit)
+        except Gone as error:
+            hidden = error
+        if invocation_of(ctx).output != "table":
+            told = [change_row(change) for change in changes] if hidden is None else None
+            emit(ctx, {**logged_row(line), "changes": told})
+            return
+        emit(ctx, {**commit_row(line.commit, line.record), "state": lifetime_words(line)})
+        print()
+        if hidden is not None:
+            typer.echo(f"What it changed is hidden: {hidden}.")
+            return
+        _emit_statistics(ctx, changes)
+        if line.lifetime in PARTLY_READABLE:
+            gone = "is being deleted" if line.lifetime in BEING_SWEPT else "is gone"
+            typer.echo(f"A part of its data {gone}: refstore ls {repo_name} {line.commit} lists what is left.")
+
+
+@app.command("diff")
+def diff(
+    ctx: typer.Context,
+    repo_name: Name,
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="A branch, tag or commit.")],
+    right: Annotated[str, typer.Argument(metavar="[RIGHT]", help="Another; default: what is staged on LEFT.")] = "",
+    prefix: Prefix = "",
+    stat: Annotated[bool, typer.Option("--stat", help="Count the changes and their bytes by folder instead.")] = False,
+) -> None:
+    """List what changed from LEFT's commit to RIGHT's; with one branch, what is staged on it.
+
+    \b
+    Example: refstore diff sales main
+             refstore diff sales main dev
+    """
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        changes = repo.diff(left, right or None, prefix=prefix)
+        if stat:
+            _emit_statistics(ctx, changes)
+        else:
+            emit(ctx, (change_row(change) for change in changes))
+
+
+def _emit_statistics(ctx: typer.Context, changes: Iterable[PathChange]) -> None:
+    """Print how many paths changed in each folder, and the bytes that came and went."""
+    sums: dict[str, dict[str, int]] = {}
+    for change in changes:
+        folder = f"{change.path.rpartition('/')[0]}/" if "/" in change.path else "(top)"
+        own = sums.setdefault(folder, dict.fromkeys(("added", "changed", "removed", "bytes"), 0))
+        own[change.kind.value] += 1
+        came, went = (entry.size_bytes if entry else 0 for entry in (change.right, change.left))
+        own["bytes"] = sum_sizes((own["bytes"], came, -went))
+    emit(ctx, [{**counts, "folder": folder} for folder, counts in sorted(sums.items())])
+
+
+@app.command("merge")
+def merge(
+    ctx: typer.Context,
+    repo_name: Name,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The branch, tag or commit to merge.")],
+    branch: Branch,
+    *,
+    message: Message = "",
+    strategy: Annotated[
+        Literal["", "dest-wins", "source-wins"],
+        typer.Option(
+            metavar="dest-wins|source-wins", help="Decide conflicts, of tables by whole logs; default: report them."
+        ),
+    ] = "",
+    squash: Annotated[bool, typer.Option("--squash", help="Make one commit with one parent.")] = False,
+    committer: Committer = "",
+    meta: Meta = None,
+    date: Date = None,
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Merge a ref into a branch, three-way. After a conflict nothing is changed, and the paths are listed.
+
+    \b
+    Example: refstore merge sales dev main
+             refstore merge sales dev main --strategy source-wins -m "take dev's"
+    """
+    with repository_of(ctx, repo_name) as repo:
+        with _showing_conflicts(ctx):
+            new = repo.merge(
+                branch,
+                source,
+                message,
+                strategy=strategy,
+                squash=squash,
+                committer=committer,
+                metadata=pairs(meta),
+                date_ms=milliseconds(date),
+                allow_empty=allow_empty,
+            )
+        _emit_commit(ctx, branch, new)
+
+
+@contextmanager
+def _showing_conflicts(ctx: typer.Context) -> Generator[None, None, None]:
+    """Print the paths of a conflict that the block raises; with --json the error contains them."""
+    try:
+        yield
+    except MergeConflict as conflict:
+        if not invocation_of(ctx).json:
+            tell_some([f"conflict: {path!r}" for path in conflict.paths])
+        raise
+
+
+def _applying_command(what: Literal["revert", "cherry-pick"], help_: str) -> Callable[..., None]:
+    """Make a command that applies what a commit changed, backwards or again, by a new commit on a branch."""
+
+    def command(
+        ctx: typer.Context,
+        repo_name: Name,
+        branch: Branch,
+        ref: Ref,
+        *,
+        parent: Parent = 0,
+        message: Message = "",
+        committer: Committer = "",
+        allow_empty: AllowEmpty = False,
+    ) -> None:
+        with repository_of(ctx, repo_name) as repo:
+            apply = repo.revert if what == "revert" else repo.cherry_pick
+            with _showing_conflicts(ctx):
+                new = apply(branch, ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
+            _emit_commit(ctx, branch, new)
+
+    command.__doc__ = help_
+    return command
+
+
+app.command("revert")(
+    _applying_command(
+        "revert",
+        """Undo a commit by a new one on top of the branch.
+
+    \b
+    Example: refstore revert sales main main~1
+    """,
+    )
+)
+app.command("cherry-pick")(
+    _applying_command(
+        "cherry-pick",
+        """Apply a commit's changes again on top of a branch.
+
+    \b
+    Example: refstore cherry-pick sales main dev~1
+    """,
+    )
+)
