@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -12,6 +14,7 @@ from refstore.cli.option_values import duration_seconds
 from refstore.cli.parameters import Yes
 from refstore.cli.rows import format_when
 from refstore.errors import Invalid
+from refstore.lake import Lake
 from refstore.service import access_keys, s3_secrets
 
 app = typer.Typer(no_args_is_help=True)
@@ -113,6 +116,7 @@ def rotate(
     ctx: typer.Context,
     id_: _Id,
     *,
+    for_s3: Annotated[bool, typer.Option("--s3", help="Its secret for S3 clients, which is not its own.")] = False,
     overlap: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="How long the old secret stays valid: 90s, 30m, 6h, 7d. Default: 1d."),
@@ -122,138 +126,74 @@ def rotate(
 ) -> None:
     """Make a new secret for an access key, shown only this once. The old secret stays valid during the overlap.
 
-    When a secret ends, the tokens that it bought end, too. To end it sooner: `refstore keys end-overlap`.
+    When a secret ends, the tokens that it bought end, too. To end it sooner: `refstore keys revoke ID --only`.
+
+    With --s3 it makes the secret with which S3 clients use the key, also the first one. It is stored encrypted under
+    the server key (`s3.secrets_key`).
 
     \b
     Example: refstore keys rotate RS0123456789ABCDEF01 --overlap 7d
              refstore keys rotate RS0123456789ABCDEF01 --now --yes
+             refstore keys rotate RS0123456789ABCDEF01 --s3
     """
     if now and overlap is not None:
         raise Invalid("--now and --overlap contradict each other; give one of them")
-    seconds = 0.0 if now else duration_seconds("--overlap", overlap or "1d")
-    with open_lake(ctx) as lake:
-        if now:
-            confirm(
-                ctx,
-                f"all present secrets and tokens of access key {id_} will stop working",
-                yes=yes,
-            )
-        rotated = access_keys.rotate_secret(lake, id_, overlap_ms=int(seconds * 1000))
-        emit(
-            ctx,
-            {
-                "access_key_id": id_,
-                "secret_access_key": rotated.secret,
-                "old_secret_ends": format_when(rotated.key.old_secret_ends_ms),
-            },
-        )
-
-
-@app.command("end-overlap")
-def end_overlap(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
-    """End the old secret of a rotation, and the tokens that it bought, within five seconds.
-
-    \b
-    Example: refstore keys end-overlap RS0123456789ABCDEF01 --yes
-    """
-    with open_lake(ctx) as lake:
-        confirm(ctx, f"the old secret of access key {id_} will stop working", yes=yes)
-        ended = access_keys.end_overlap(lake, id_)
-        emit(ctx, {"access_key_id": id_, "old_secret_ends": format_when(ended.old_secret_ends_ms)})
-
-
-@app.command("end-tokens")
-def end_tokens(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
-    """End all present bearer tokens of an access key within five seconds. Its secret stays valid.
-
-    \b
-    Example: refstore keys end-tokens RS0123456789ABCDEF01 --yes
-    """
-    with open_lake(ctx) as lake:
-        confirm(ctx, f"holders of a token of access key {id_} will have to log in again", yes=yes)
-        access_keys.end_tokens(lake, id_)
-        emit(ctx, {"access_key_id": id_, "tokens_ended": True})
-
-
-@app.command("s3-secret")
-def make_s3_secret(
-    ctx: typer.Context,
-    id_: _Id,
-    *,
-    overlap: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="How long the old S3 secret stays valid: 90s, 6h, 7d. Default: 1d."),
-    ] = None,
-    now: Annotated[bool, typer.Option("--now", help="End every older S3 secret at once, because it leaked.")] = False,
-    yes: Yes = False,
-) -> None:
-    """Make a secret with which S3 clients use an access key, shown only this once. It is not the key's own secret.
-
-    It is stored encrypted under the server key (`s3.secrets_key`). If the key has an S3 secret, that one stays valid
-    during the overlap.
-
-    \b
-    Example: refstore keys s3-secret RS0123456789ABCDEF01
-             refstore keys s3-secret RS0123456789ABCDEF01 --now --yes
-    """
-    if now and overlap is not None:
-        raise Invalid("--now and --overlap contradict each other; give one of them")
-    seconds = 0.0 if now else duration_seconds("--overlap", overlap or "1d")
+    overlap_ms = 0 if now else int(duration_seconds("--overlap", overlap or "1d") * 1000)
     settings = settings_of(ctx)
     with open_lake(ctx) as lake:
         if now:
-            confirm(ctx, f"all present S3 secrets of access key {id_} will stop working", yes=yes)
-        cipher = s3_secrets.read_cipher(settings.s3.secrets_key, settings.data)
-        if cipher is None:
-            raise Invalid(
-                "S3 secrets are encrypted under a server key, and none is set; give this command and the service the "
-                "same REFSTORE_S3_SECRETS_KEY, made with: python3 -c 'import secrets; print(secrets.token_hex(32))'"
-            )
-        rotated = s3_secrets.make_s3_secret(lake, cipher, id_, overlap_ms=int(seconds * 1000))
-        emit(
-            ctx,
-            {
-                "access_key_id": id_,
-                "s3_secret_access_key": rotated.secret,
-                "old_s3_secret_ends": format_when(rotated.key.old_s3_secret_ends_ms or None),
-            },
-        )
+            what = "S3 secrets" if for_s3 else "secrets and tokens"
+            confirm(ctx, f"all present {what} of access key {id_} will stop working", yes=yes)
+        answer: dict[str, object] = {"access_key_id": id_}
+        if for_s3:
+            cipher = s3_secrets.read_cipher(settings.s3.secrets_key, settings.data)
+            if cipher is None:
+                raise Invalid(
+                    "S3 secrets are encrypted under a server key, and none is set; give this command and the service "
+                    "the same REFSTORE_S3_SECRETS_KEY, made with: python3 -c 'import secrets; "
+                    "print(secrets.token_hex(32))'"
+                )
+            rotated = s3_secrets.make_s3_secret(lake, cipher, id_, overlap_ms=overlap_ms)
+            ends_ms = rotated.key.old_s3_secret_ends_ms
+            answer |= {"s3_secret_access_key": rotated.secret, "old_s3_secret_ends": format_when(ends_ms or None)}
+        else:
+            rotated = access_keys.rotate_secret(lake, id_, overlap_ms=overlap_ms)
+            ends_ms = rotated.key.old_secret_ends_ms
+            answer |= {"secret_access_key": rotated.secret, "old_secret_ends": format_when(ends_ms)}
+        emit(ctx, answer)
 
 
-@app.command("end-s3-secrets")
-def end_s3_secrets(
-    ctx: typer.Context,
-    id_: _Id,
-    *,
-    old: Annotated[bool, typer.Option("--old", help="End only the S3 secret before the last rotation.")] = False,
-    yes: Yes = False,
-) -> None:
-    """End the S3 secrets of an access key, and the URLs that they presigned, within five seconds.
-
-    The key's own secret stays valid.
-
-    \b
-    Example: refstore keys end-s3-secrets RS0123456789ABCDEF01 --yes
-             refstore keys end-s3-secrets RS0123456789ABCDEF01 --old --yes
-    """
-    with open_lake(ctx) as lake:
-        what = "the old S3 secret" if old else "every S3 secret"
-        confirm(ctx, f"{what} of access key {id_} will stop working", yes=yes)
-        ended = s3_secrets.end_s3_secrets(lake, id_, only_old=old)
-        emit(
-            ctx,
-            {"access_key_id": id_, "s3_secret_created": format_when(ended.s3_secret_created_ms or None)},
-        )
+_PARTS: Final[Mapping[str, tuple[str, Callable[[Lake, str], object]]]] = {
+    "": ("access key {}", access_keys.revoke_key),
+    "tokens": ("every token that access key {} has bought", access_keys.end_tokens),
+    "old-secret": ("the old secret of access key {}", access_keys.end_overlap),
+    "s3-secrets": ("every S3 secret of access key {}", s3_secrets.end_s3_secrets),
+    "old-s3-secret": ("the old S3 secret of access key {}", partial(s3_secrets.end_s3_secrets, only_old=True)),
+}
+"""What stops working, in words, and what ends it."""
 
 
 @app.command("revoke")
-def revoke(ctx: typer.Context, id_: _Id, yes: Yes = False) -> None:
-    """Revoke an access key: its secrets and tokens end within five seconds.
+def revoke(
+    ctx: typer.Context,
+    id_: _Id,
+    only: Annotated[
+        Literal["", "tokens", "old-secret", "s3-secrets", "old-s3-secret"],
+        typer.Option(metavar="PART", help="tokens, old-secret, s3-secrets or old-s3-secret; the key stays."),
+    ] = "",
+    yes: Yes = False,
+) -> None:
+    """Revoke an access key: its secrets and tokens end within five seconds. Or end only a part of it, as fast.
+
+    With its old secret the tokens end that it bought. With its S3 secrets the URLs end that they presigned; the key's
+    own secret stays valid.
 
     \b
     Example: refstore keys revoke RS0123456789ABCDEF01 --yes
+             refstore keys revoke RS0123456789ABCDEF01 --only old-secret --yes
     """
+    what, end = _PARTS[only]
     with open_lake(ctx) as lake:
-        confirm(ctx, f"access key {id_} will stop working", yes=yes)
-        access_keys.revoke_key(lake, id_)
-        emit(ctx, {"access_key_id": id_, "revoked": True})
+        confirm(ctx, f"{what.format(id_)} will stop working", yes=yes)
+        end(lake, id_)
+        emit(ctx, {"access_key_id": id_, "revoked": only or "the key"})

@@ -62,9 +62,7 @@ def get(ctx: typer.Context, repo_name: Name) -> None:
     Example: refstore retention get sales > rules.json
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        stored_rules = repo.retention()
-        if stored_rules is None:
-            raise rules_document.no_rules_error(repo.context)
+        stored_rules = _rules_of(repo)
         if invocation_of(ctx).json:
             emit(ctx, {**_row(repo, stored_rules), "document": msgspec.json.decode(stored_rules.document)})
         else:
@@ -85,7 +83,8 @@ def set_(
     """Set the rules, the whole document at once. The next garbage collection marks what they let expire.
 
     It lists what the document adds, removes and changes. A legal hold or a pin that it removes has to be named by
-    --remove; otherwise nothing is set, and the exit code is 4.
+    --remove; otherwise nothing is set, and the exit code is 4. It warns of names that match nothing, and with --dry-run
+    it also shows what `refstore retention explain` will show.
 
     A branch whose commits say their transaction types keeps its latest view, unless the rules lift that: with
     "keep_latest_view": false, or with "allow_deletion_from_latest_view": true. Then current data may be deleted.
@@ -185,56 +184,21 @@ def _warn_of_sweeps(repo: Repository) -> None:
             )
 
 
-@app.command("validate")
-def validate(
-    ctx: typer.Context,
-    repo_name: Name,
-    file: Annotated[
-        str,
-        typer.Argument(metavar="[FILE]", help="The rules, in JSON; '-' for standard input; default: those in force."),
-    ] = "",
-) -> None:
-    """Check rules without setting them: whether they can be read, and whether the names in them exist.
-
-    It warns of rules that let the latest view expire on branches that use transaction types, and names these branches.
-
-    \b
-    Example: refstore retention validate sales rules.json
-             refstore retention get sales | refstore retention validate sales -
-    """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        rules = _rules(repo, file)
-        findings = review_rules(repo.context, rules)
-        warn_of(findings.warnings)
-        row: dict[str, object] = {
-            "repository": repo.name,
-            "valid": True,
-            "digest": rules.digest(),
-            "extended": rules.is_extended,
-            "unused": findings.unused_rules,
-            "expire_tonight": findings.unmarked_commits,
-        }
-        _emit_with_changes(ctx, row, findings.changes)
-
-
 @app.command("explain")
 def explain(
     ctx: typer.Context,
     repo_name: Name,
     ref: Annotated[str, typer.Argument(metavar="[REF]", help="A commit; default: every branch.")] = "",
-    rules_file: Annotated[
-        str, typer.Option("--rules", metavar="FILE", help="Explain these rules instead; '-' for standard input.")
-    ] = "",
 ) -> None:
     """Show the rule and the active commits of each branch; or for one commit, until when it is active, and why.
+    `refstore retention set --dry-run` shows it of other rules.
 
     \b
     Example: refstore retention explain sales
              refstore retention explain sales main~3
-             refstore retention explain sales --rules new.json
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        rules = _rules(repo, rules_file)
+        rules = _rules_of(repo).rules
         if ref:
             _explain_one(ctx, repo, rules, ref)
         else:
@@ -255,9 +219,7 @@ def delete(
              refstore retention delete sales --yes --remove hold:contracts/
     """
     with repository_of(ctx, repo_name) as repo:
-        stored_rules = repo.retention()
-        if stored_rules is None:
-            raise rules_document.no_rules_error(repo.context)
+        stored_rules = _rules_of(repo)
         changes = compare_with_current(repo.context, Rules())
         if not dry_run:
             confirm(ctx, f"the retention rules of {repo.name!r} will be deleted", yes=yes)
@@ -383,16 +345,12 @@ def _lives(repo: Repository, rules: Rules) -> tuple[CommitExpiry, Refs]:
     return compute_expiry(history, refs, rules, repo.context.clock.now_ms()), refs
 
 
-def _rules(repo: Repository, file: str) -> Rules:
-    """Read the rules of a file, or those in force. Raises NotFound if there are none."""
-    if file:
-        parsed = rules_document.parse_rules(repo.context, read_document(file))
-        _tell_filters(parsed)
-        return parsed.rules
+def _rules_of(repo: Repository) -> rules_document.RetentionRules:
+    """Return the rules in force. Raises NotFound if there are none."""
     stored_rules = repo.retention()
     if stored_rules is None:
         raise rules_document.no_rules_error(repo.context)
-    return stored_rules.rules
+    return stored_rules
 
 
 def _row(repo: Repository, stored_rules: rules_document.RetentionRules) -> dict[str, object]:

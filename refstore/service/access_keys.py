@@ -166,7 +166,7 @@ def rotate_secret(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # no
         if overlap_ms and record.previous_secret is not None and not has_ended(record.previous_secret, now_ms):
             raise Conflict(
                 f"access key {id!r} has two secrets until {format_utc(record.previous_secret.ends_ms)}; wait for "
-                f"that, or end the old one with: refstore keys end-overlap {id}"
+                f"that, or end the old one with: refstore keys revoke {id} --only old-secret"
             )
         previous = SecretHash(record.salt, record.hash, now_ms + overlap_ms)
         return msgspec.structs.replace(record, salt=salt, hash=_hash_secret(salt, secret), previous_secret=previous)

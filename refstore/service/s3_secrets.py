@@ -67,14 +67,14 @@ class SecretCipher:
         if not self.can_decrypt(secret):
             raise Invalid(
                 f"the S3 secret of access key {key_id!r} is encrypted under another server key; set s3.secrets_key to "
-                f"that one, or make a new secret with: refstore keys s3-secret {key_id} --now"
+                f"that one, or make a new secret with: refstore keys rotate {key_id} --s3 --now"
             )
         try:
             return self._cipher.decrypt(secret.nonce, secret.ciphertext, key_id.encode()).decode()
         except (InvalidTag, ValueError) as error:  # ValueError: a nonce that is none
             raise CorruptRecord(
                 f"the S3 secret of access key {key_id!r} was changed in the KV; make a new one with: "
-                f"refstore keys s3-secret {key_id} --now"
+                f"refstore keys rotate {key_id} --s3 --now"
             ) from error
 
 
@@ -104,7 +104,7 @@ def make_s3_secret(
         if overlap_ms and len(valid) > 1:
             raise Conflict(
                 f"access key {key_id!r} has two S3 secrets until {format_utc(valid[1].ends_ms)}; wait for that, or end "
-                f"the old one with: refstore keys end-s3-secrets {key_id} --old"
+                f"the old one with: refstore keys revoke {key_id} --only old-s3-secret"
             )
         old = [each._replace(ends_ms=now_ms + overlap_ms) for each in valid[:1] if overlap_ms]
         encrypted = cipher.encrypt(key_id, new_secret, now_ms)
@@ -123,7 +123,7 @@ def end_s3_secrets(store: KeyStore, key_id: str, *, only_old: bool = False) -> a
         kept = record.s3_secrets[:1] if only_old else ()
         if not any(not _has_ended(each, store.clock.now_ms()) for each in record.s3_secrets[len(kept) :]):
             which = "no old S3 secret" if only_old else "no S3 secret"
-            raise Conflict(f"access key {key_id!r} has {which}; make one with: refstore keys s3-secret {key_id}")
+            raise Conflict(f"access key {key_id!r} has {which}; make one with: refstore keys rotate {key_id} --s3")
         return msgspec.structs.replace(record, s3_secrets=kept)
 
     return access_keys.display_key(key_id, access_keys.change_key(store, "key.end-s3-secrets", key_id, remove_secrets))

@@ -110,7 +110,7 @@ def read_server_key(settings: Settings) -> SecretCipher:
     if cipher is None:
         raise InvalidSettings(
             "S3 clients sign with secrets that are encrypted under a server key, and none is set; give all services "
-            "and `refstore keys s3-secret` the same REFSTORE_S3_SECRETS_KEY, made with: openssl rand -hex 32"
+            "and `refstore keys rotate --s3` the same REFSTORE_S3_SECRETS_KEY, made with: openssl rand -hex 32"
         )
     return cipher
 

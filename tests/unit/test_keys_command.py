@@ -12,6 +12,8 @@ from refstore.lake import Lake
 from refstore.service import access_keys
 from tests.commands import Command
 
+PARTS = ("tokens", "old-secret", "s3-secrets", "old-s3-secret")
+
 
 @pytest.fixture
 def key(refstore: Command) -> dict[str, Any]:
@@ -61,9 +63,10 @@ def test_a_rotation_shows_the_new_secret_once_and_when_the_old_one_ends(refstore
     assert row["old_secret_ends"] == rotated["old_secret_ends"]
     assert not {rotated["secret_access_key"], key["secret_access_key"]} & set(refstore.ok("keys", "list").out.split())
     assert refstore("keys", "rotate", key["access_key_id"]).code == 4
-    ended = refstore.json("keys", "end-overlap", key["access_key_id"], "--yes")
-    assert ended["old_secret_ends"] <= rotated["old_secret_ends"]
-    assert refstore("keys", "end-overlap", key["access_key_id"], "--yes").code == 4
+    end = ("keys", "revoke", key["access_key_id"], "--only", "old-secret", "--yes")
+    assert refstore.json(*end)["revoked"] == "old-secret"
+    assert listed(refstore, key["access_key_id"])["old_secret_ends"] <= rotated["old_secret_ends"]
+    assert refstore(*end).code == 4
     assert refstore("keys", "rotate", key["access_key_id"]).code == 0
 
 
@@ -76,28 +79,30 @@ def test_a_rotation_at_once_asks_first(refstore: Command, key: dict[str, Any]) -
 
 
 def test_ending_tokens_asks_first(refstore: Command, key: dict[str, Any]) -> None:
-    assert refstore("keys", "end-tokens", key["access_key_id"]).code == 2
-    assert refstore.json("keys", "end-tokens", key["access_key_id"], "--yes") == {
-        "access_key_id": key["access_key_id"],
-        "tokens_ended": True,
-    }
+    end = ("keys", "revoke", key["access_key_id"], "--only", "tokens")
+    assert refstore(*end).code == 2
+    assert refstore.json(*end, "--yes") == {"access_key_id": key["access_key_id"], "revoked": "tokens"}
+    assert listed(refstore, key["access_key_id"])["role"] == "writer", "the key stays"
 
 
 def test_an_s3_secret_is_made_rotated_and_ended(refstore: Command, key: dict[str, Any]) -> None:
     key_id = key["access_key_id"]
-    made = refstore.json("keys", "s3-secret", key_id)
+    made = refstore.json("keys", "rotate", key_id, "--s3")
     assert made["old_s3_secret_ends"] is None
     row = listed(refstore, key_id)
     assert (row["s3_secret_created"] is not None, row["old_s3_secret_ends"]) == (True, None)
-    rotated = refstore.json("keys", "s3-secret", key_id, "--overlap", "6h")
+    rotated = refstore.json("keys", "rotate", key_id, "--s3", "--overlap", "6h")
     assert listed(refstore, key_id)["old_s3_secret_ends"] == rotated["old_s3_secret_ends"] is not None
-    assert refstore("keys", "s3-secret", key_id).code == 4
-    assert refstore("keys", "end-s3-secrets", key_id).code == 2
-    assert refstore.json("keys", "end-s3-secrets", key_id, "--old", "--yes")["s3_secret_created"] is not None
-    assert refstore("keys", "s3-secret", key_id, "--now").code == 2
-    last = refstore.json("keys", "s3-secret", key_id, "--now", "--yes")
-    assert refstore.json("keys", "end-s3-secrets", key_id, "--yes")["s3_secret_created"] is None
-    assert refstore("keys", "end-s3-secrets", key_id, "--yes").code == 4
+    assert refstore("keys", "rotate", key_id, "--s3").code == 4
+    assert refstore("keys", "revoke", key_id, "--only", "s3-secrets").code == 2
+    refstore.ok("keys", "revoke", key_id, "--only", "old-s3-secret", "--yes")
+    row = listed(refstore, key_id)
+    assert (row["s3_secret_created"] is not None, row["old_s3_secret_ends"]) == (True, None)
+    assert refstore("keys", "rotate", key_id, "--s3", "--now").code == 2
+    last = refstore.json("keys", "rotate", key_id, "--s3", "--now", "--yes")
+    refstore.ok("keys", "revoke", key_id, "--only", "s3-secrets", "--yes")
+    assert listed(refstore, key_id)["s3_secret_created"] is None
+    assert refstore("keys", "revoke", key_id, "--only", "s3-secrets", "--yes").code == 4
     shown = {made["s3_secret_access_key"], rotated["s3_secret_access_key"], last["s3_secret_access_key"]}
     assert len(shown) == 3
     entries = (refstore.folder / "lake").rglob("*")
@@ -109,15 +114,15 @@ def test_an_s3_secret_needs_a_server_key(refstore: Command, monkeypatch: pytest.
     for name, url in zip(("REFSTORE_KV", "REFSTORE_OBJECTS"), embedded_urls(refstore.folder / "lake"), strict=True):
         monkeypatch.setenv(name, url)
     key_id = refstore.json("keys", "create")["access_key_id"]
-    ran = refstore("keys", "s3-secret", key_id)
+    ran = refstore("keys", "rotate", key_id, "--s3")
     assert (ran.code, "REFSTORE_S3_SECRETS_KEY" in ran.err) == (2, True)
     monkeypatch.setenv("REFSTORE_S3_SECRETS_KEY", "k" * 32)
-    assert refstore("keys", "s3-secret", key_id).code == 0
+    assert refstore("keys", "rotate", key_id, "--s3").code == 0
 
 
-@pytest.mark.parametrize("command", ["rotate", "end-overlap", "end-tokens", "s3-secret", "end-s3-secrets"])
-def test_a_key_that_does_not_exist_is_said_so(refstore: Command, key: dict[str, Any], command: str) -> None:
+@pytest.mark.parametrize("words", ["rotate", "rotate --s3", "revoke", *(f"revoke --only {part}" for part in PARTS)])
+def test_a_key_that_does_not_exist_is_said_so(refstore: Command, key: dict[str, Any], words: str) -> None:
     del key
-    ran = refstore("keys", command, "RSNOBODY", *(() if command in ("rotate", "s3-secret") else ("--yes",)))
+    ran = refstore("keys", *words.split(), "RSNOBODY", "--yes")
     assert ran.code == 3
     assert "refstore keys list" in ran.err

@@ -54,17 +54,13 @@ class TestSetAndGet:
 
     def test_a_legal_hold_goes_only_by_its_name(self, sales: Command, rules: Path) -> None:
         sales.ok("retention", "set", "sales", "-", stdin=HELD.encode())
-        for previewed in (
-            sales.json("retention", "set", "sales", rules, "--dry-run"),
-            sales.json("retention", "validate", "sales", rules),
-            sales.json("retention", "explain", "sales", "--rules", rules),
-        ):
-            told = [(each["change"], each["what"], each["name"], each["remove"]) for each in previewed["changes"]]
-            assert told == [
-                ("removed", "legal hold", "hold:contracts/", "hold:contracts/"),
-                ("removed", "branch rule", "rel/*", None),
-                ("added", "branch rule", "main", None),
-            ]
+        previewed = sales.json("retention", "set", "sales", rules, "--dry-run")
+        told = [(each["change"], each["what"], each["name"], each["remove"]) for each in previewed["changes"]]
+        assert told == [
+            ("removed", "legal hold", "hold:contracts/", "hold:contracts/"),
+            ("removed", "branch rule", "rel/*", None),
+            ("added", "branch rule", "main", None),
+        ]
         assert "hold:contracts/" in sales.ok("retention", "set", "sales", rules, "--dry-run").out
         assert "hold:contracts/" in sales.ok("gc", "simulate", "sales", "--rules", rules).err
         refused = sales("retention", "set", "sales", rules)
@@ -76,7 +72,7 @@ class TestSetAndGet:
         assert sales.ok("retention", "get", "sales").out == HELD + "\n"
         done = sales.json("retention", "set", "sales", rules, "--remove", "hold:contracts/")
         assert [each["name"] for each in done["changes"]] == ["hold:contracts/", "rel/*", "main"]
-        assert sales.json("retention", "validate", "sales")["changes"] == []
+        assert sales.json("retention", "explain", "sales")["changes"] == []
 
     def test_a_sweep_that_has_begun_is_warned_of(self, sales: Command, rules: Path) -> None:
         with Lake.open(*embedded_urls(sales.folder / "lake"), clock=FakeClock(1_900_000_000_000)) as lake:
@@ -123,28 +119,16 @@ class TestSetAndGet:
         assert ran.code == 2
         assert words in ran.err
 
-    def test_a_file_that_is_not_there(self, sales: Command) -> None:
-        assert sales("retention", "set", "sales", "nowhere.json").code == 2
-
-
-class TestValidate:
-    def test_a_file_without_setting_it(self, sales: Command, rules: Path) -> None:
-        assert sales.json("retention", "validate", "sales", rules)["valid"] is True
-        assert sales("retention", "get", "sales").code == 3
-
-    def test_those_in_force(self, sales: Command, rules: Path) -> None:
-        assert sales("retention", "validate", "sales").code == 3
-        sales.ok("retention", "set", "sales", rules)
-        assert sales.json("retention", "validate", "sales")["unused"] == []
-
     def test_rules_of_no_branch_are_named(self, sales: Command) -> None:
-        ran = sales.ok("retention", "validate", "sales", "-", "--json", stdin=HELD.encode())
-        assert ran.json["unused"] == ["rel/*"]
+        ran = sales.ok("retention", "set", "sales", "-", "--dry-run", stdin=HELD.encode())
         assert "'rel/*' is the rule of no branch that is there now" in ran.err
 
     def test_a_pin_of_nothing(self, sales: Command) -> None:
         pins = json.dumps({"pins": {"commits": ["f" * 64]}}).encode()
-        assert sales("retention", "validate", "sales", "-", stdin=pins).code == 2
+        assert sales("retention", "set", "sales", "-", "--dry-run", stdin=pins).code == 2
+
+    def test_a_file_that_is_not_there(self, sales: Command) -> None:
+        assert sales("retention", "set", "sales", "nowhere.json").code == 2
 
 
 class TestExplain:
@@ -181,7 +165,7 @@ class TestExplain:
         assert "expired                2" in lines
 
     def test_with_other_rules_than_those_in_force(self, history: Command) -> None:
-        found = history.json("retention", "explain", "sales", "--rules", "-", stdin=HELD.encode())
+        found = history.json("retention", "set", "sales", "-", "--dry-run", stdin=HELD.encode())
         assert found["branches"][0]["rule"] == "default"
         assert found["paths"] == [{"paths": "contracts/*", "rule": "legal hold", "days": None}]
 
@@ -190,7 +174,7 @@ class TestExplain:
             b'{"rules": [{"filter": {"prefix": "tmp/"}, '
             b'"expiration": {"noncurrent": {"weeks": 1}, "uncommitted": {"days": 2}}}]}'
         )
-        found = history.json("retention", "explain", "sales", "--rules", "-", stdin=document)
+        found = history.json("retention", "set", "sales", "-", "--dry-run", stdin=document)
         assert [(row["rule"], row["days"]) for row in found["paths"]] == [("noncurrent", 7), ("uncommitted", 2)]
 
     def test_one_commit(self, history: Command, rules: Path) -> None:
@@ -215,16 +199,15 @@ class TestExplain:
         history.ok("retention", "set", "sales", rules)
         tried = next(row["commit"] for row in history.json("log", "sales", "main"))
         assert history.json("retention", "explain", "sales", tried)["state"] == "active"
-        out = history.ok(
-            "retention", "explain", "sales", "main~2", "--rules", "-", stdin=b'{"default_retention_days": 1}'
-        ).out
+        history.ok("retention", "set", "sales", "-", stdin=b'{"default_retention_days": 1}')
+        out = history.ok("retention", "explain", "sales", "main~2").out
         assert "state        expired" in out.splitlines()
         assert "expires      2020-02-02T00:00:00Z" in out.splitlines()
 
     def test_a_period_beyond_the_calendar(self, history: Command) -> None:
         document = b'{"default_retention_days": 2147483647}'
         assert (
-            history.json("retention", "explain", "sales", "--rules", "-", stdin=document)["next_expires"]
+            history.json("retention", "set", "sales", "-", "--dry-run", stdin=document)["next_expires"]
             == "after the year 9999"
         )
 
@@ -233,25 +216,21 @@ class TestExplain:
         meta = ("--meta", "refstore.transaction=APPEND", "--allow-empty")
         history.ok("commit", "sales", "abc", "-m", "t1", "--date", "2020-04-01", *meta)
         history.ok("commit", "sales", "abc", "-m", "t2", "--date", "2020-05-01", *meta)
-        explained = history.json(
-            "retention", "explain", "sales", "--rules", "-", stdin=b'{"default_retention_days": 1}'
-        )
+        history.ok("retention", "set", "sales", "-", stdin=b'{"default_retention_days": 1}')
+        explained = history.json("retention", "explain", "sales")
         assert {row["branch"]: row["latest_view"] for row in explained["branches"]} == {"abc": "kept", "main": None}
-        one = history.json(
-            "retention", "explain", "sales", "abc~1", "--rules", "-", stdin=b'{"default_retention_days": 1}'
-        )
+        one = history.json("retention", "explain", "sales", "abc~1")
         assert (one["state"], one["reasons"][0]["why"]) == ("active", "in the latest view of branch 'abc'")
         assert one["reasons"][0]["rule"] == "keep_latest_view by default: it uses transaction types"
         for option in (b'"keep_latest_view": false', b'"allow_deletion_from_latest_view": true'):
             document = b'{"default_retention_days": 1, %s}' % option
-            for command in (("validate", "sales", "-"), ("set", "sales", "-", "--dry-run")):
-                ran = history.ok("retention", *command, stdin=document)
+            for options in (("--dry-run",), ()):
+                ran = history.ok("retention", "set", "sales", "-", *options, stdin=document)
                 assert "expire by their age on branches that use transaction types, too" in ran.err
                 assert "do not keep their latest view: 'abc'" in ran.err
-            explained = history.json("retention", "explain", "sales", "--rules", "-", stdin=document)
+            explained = history.json("retention", "explain", "sales")
             assert [row["latest_view"] for row in explained["branches"]] == ["not kept", None]
-            one = history.json("retention", "explain", "sales", "abc~1", "--rules", "-", stdin=document)
-            assert one["state"] == "expired"
+            assert history.json("retention", "explain", "sales", "abc~1")["state"] == "expired"
             assert "expire by their age" in history.ok("gc", "simulate", "sales", "--rules", "-", stdin=document).err
 
     def test_without_rules(self, sales: Command) -> None:
@@ -271,6 +250,6 @@ class TestDelete:
 
 def test_every_command_line_of_the_page_exists() -> None:
     found = lines(code(PAGE.read_text()))
-    assert len(found) == 10
+    assert len(found) == 9
     for line in found:
         parse(words(line))

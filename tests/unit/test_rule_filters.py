@@ -213,7 +213,7 @@ class TestOtherClients:
 class TestCommand:
     MISTYPED = b'{"default_retention_days": 3, "branches": [{"branch_id": "mian", "retention_days": 365}]}'
 
-    @pytest.mark.parametrize("command", [("set",), ("set", "--dry-run"), ("validate",), ("explain", "--rules")])
+    @pytest.mark.parametrize("command", [("set",), ("set", "--dry-run")])
     def test_every_command_that_reads_rules_warns_of_a_mistyped_branch(
         self, sales: Command, command: tuple[str, ...]
     ) -> None:

@@ -85,7 +85,7 @@ def test_a_rotation_leaves_two_secrets_until_the_overlap_ends(lake: Lake) -> Non
     second = make_s3_secret(lake, CIPHER, "one", overlap_ms=OVERLAP_MS)
     assert second.key.old_s3_secret_ends_ms == lake.clock.now_ms() + OVERLAP_MS
     assert valid_secrets(lake) == (second.secret, first.secret)
-    with pytest.raises(Conflict, match="end-s3-secrets one --old"):
+    with pytest.raises(Conflict, match="revoke one --only old-s3-secret"):
         make_s3_secret(lake, CIPHER, "one", overlap_ms=OVERLAP_MS)
     assert isinstance(lake.clock, FakeClock)
     lake.clock.advance(OVERLAP_MS / 1000)
@@ -98,7 +98,7 @@ def test_a_rotation_leaves_two_secrets_until_the_overlap_ends(lake: Lake) -> Non
 
 def test_secrets_are_ended_the_old_one_or_all(lake: Lake) -> None:
     for only_old in (True, False):
-        with pytest.raises(Conflict, match="refstore keys s3-secret one"):
+        with pytest.raises(Conflict, match="refstore keys rotate one --s3"):
             end_s3_secrets(lake, "one", only_old=only_old)
     make_s3_secret(lake, CIPHER, "one", overlap_ms=0)
     with pytest.raises(Conflict, match="no old S3 secret"):
