@@ -109,7 +109,6 @@ def main() -> None:
         .with_row(dashboard.Row("What is deleted"))
         .with_panel(lines("Reapers: objects", metrics.REAPER_DELETED, rate(metrics.REAPER_DELETED)))
         .with_panel(lines("Reapers: bytes", metrics.REAPER_DELETED_BYTES, rate(metrics.REAPER_DELETED_BYTES)))
-        .with_panel(lines("Offline job: objects", metrics.GC_DELETED, rate(metrics.GC_DELETED)))
         .with_panel(
             lines("Refused by the store", metrics.REPOSITORY_REFUSED_OBJECTS, of(metrics.REPOSITORY_REFUSED_OBJECTS))
         )

@@ -22,7 +22,7 @@ of `docs/protocol.md`).
     purged_objects.py         delete the contents of purged objects that nothing names
     deleted_repositories.py   what deleted repositories left
     address_codec.py, address_batches.py, run_layout.py, checked_files.py    how addresses travel, and where files lie
-    mark_breaker.py, summary_totals.py, run_summary.py, run_progress.py, gc_metrics.py    what a run reports
+    mark_breaker.py, summary_totals.py, run_summary.py, run_progress.py    what a run reports
     deletion_index_writer.py, bucket_lifecycle.py, private_folder.py
 
 `pyspark` is imported by its engine only. The online path's own deletions do not need this job.

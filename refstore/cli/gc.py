@@ -5,16 +5,18 @@ Marking and sweeping run on this machine or on Spark (the extra `spark`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, warn_of
+from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of, warn_of, who
+from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
-from refstore.cli.gc_decisions import confirm_mark, stop, unmark
 from refstore.cli.gc_job import (
     EngineRequest,
     Job,
@@ -24,14 +26,13 @@ from refstore.cli.gc_job import (
     sweep_mode,
     tell_of_the_wait,
 )
-from refstore.cli.gc_lifecycle import lifecycle
-from refstore.cli.gc_reports import report, status
 from refstore.cli.gc_tables import emit_summaries, run_row
-from refstore.cli.option_values import duration_seconds
-from refstore.cli.parameters import Conf, DryRun, EngineOption, Master, Name
+from refstore.cli.parameters import Conf, DryRun, EngineOption, Master, Name, Yes
 from refstore.core.redaction import redact_text
-from refstore.errors import RefstoreError
+from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
+from refstore.monitoring import figures, run_control
+from refstore.operations import unmark as unmark_operation
 from refstore.operations.rule_review import compare_with_current
 from refstore.operations.rules_document import parse_rules
 from refstore.purge_document.purge_key import read_purge_key
@@ -69,13 +70,6 @@ Full = Annotated[bool, typer.Option("--full", help="List and read everything, al
 FullDays = Annotated[
     float, typer.Option(min=0, metavar="N", help="Make a full run if the last one is older than this.")
 ]
-Every = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Repeat at this interval (90s, 30m, 6h, 1d) until SIGTERM.")
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(min=0, max=65_535, metavar="PORT", help="With --every: serve Prometheus metrics, on loopback."),
-]
 SweepModeOption = Annotated[
     str | None,
     typer.Option("--mode", metavar="MODE", help="delete (also tagged objects) or tag; default: the mode of the mark."),
@@ -112,8 +106,6 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         full_days: FullDays = 7.0,
         take_over: TakeOver = False,
         purge_ledger: PurgeLedger = False,
-        every: Every = None,
-        metrics_port: MetricsPort = None,
         engine: EngineOption = None,
         master: Master = None,
         conf: Conf = None,
@@ -135,11 +127,6 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         job = Job("simulate" if dry_run else what, options, purge_key=key)
         if (repo_name is None) != all_:
             ctx.fail("name one repository, or give --all")
-        if every is not None:
-            _repeat(ctx, every, repo_name, job, EngineRequest(engine, master, conf), metrics_port)
-            return
-        if metrics_port is not None:
-            ctx.fail("--metrics-port is for --every")
         _run(ctx, repo_name, job, EngineRequest(engine, master, conf))
 
     command.__doc__ = help_
@@ -160,6 +147,19 @@ group.command("mark")(
     Example: refstore gc mark sales --dry-run
              refstore gc mark --all --engine spark
              refstore gc mark --all --master spark://host:7077
+    """,
+    )
+)
+
+
+app.command("expire")(
+    marking_command(
+        "run",
+        """The nightly job: short for `refstore gc run`.
+
+    \b
+    Example: refstore expire --all
+             refstore expire sales --dry-run
     """,
     )
 )
@@ -257,15 +257,9 @@ group.command("run")(
     The exit code is 4 if a mark waits for `refstore gc confirm`, or --purge-ledger left something that is listed, and 5
     if the store did not delete everything, whatever else is left. An error has its own code before both.
 
-    With --every it repeats until SIGTERM, which abandons the current run cleanly and exits with 0. It logs failures
-    and tries again at the next pass, also if another host is running the job. Only errors that no later pass can
-    repair end it: a wrong setting (2), a named repository that does not exist (3), a missing extra (6). Each pass is a
-    process of its own, so no memory is used between passes.
-
     \b
     Example: refstore gc run --all
              refstore gc run sales --grace-days 0 --min-age-seconds 7200
-             refstore gc run --all --every 6h --metrics-port 9109
     """,
     )
 )
@@ -308,12 +302,201 @@ def simulate(
     _run(ctx, repo_name, Job("simulate", options), EngineRequest(engine, master, conf))
 
 
-group.command("unmark")(unmark)
-group.command("confirm")(confirm_mark)
-group.command("stop")(stop)
-group.command("status")(status)
-group.command("report")(report)
-group.command("lifecycle")(lifecycle)
+# ---- what an operator decides and looks at
+
+
+@group.command("unmark")
+def unmark(
+    ctx: typer.Context,
+    repo_name: Name,
+    which: Annotated[str, typer.Argument(metavar="COMMIT|MARK_ID", help="A commit, or a mark id for all its commits.")],
+    *,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Also add the commits to the pins of the rules: they never expire then.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Make a marked commit, or all commits of a mark, active again. This works until the sweep begins.
+
+    The next run marks commits again that have expired by the rules: change the rules first, or give --pin. --dry-run
+    lists these commits.
+
+    \b
+    Example: refstore gc unmark sales 6e40c9... --dry-run
+             refstore gc unmark sales 6e40c9... --pin
+    """
+    with repository_of(ctx, repo_name) as repo:
+        which = Marks(repo.context).runs.full_id(which)
+        found = (
+            unmark_operation.preview_unmark(repo.context, which)
+            if dry_run
+            else unmark_operation.unmark(repo.context, which, pin=pin, by=who())
+        )
+        if not dry_run:
+            figures.write_marks(repo.context)
+        if found.expired_commits and not (dry_run and pin):
+            typer.echo(_marked_again(repo_name, which, found, dry_run=dry_run), err=True)
+        row: dict[str, object] = {
+            "repository": repo_name,
+            "unmarked": found.unmarked_commits,
+            "still_expired": len(found.expired_commits),
+        }
+        emit(ctx, row | {"pinned": len(found.commits) if found.is_pinned else 0})
+
+
+def _marked_again(repo_name: str, which: str, found: unmark_operation.UnmarkResult, *, dry_run: bool) -> str:
+    explain = f"refstore retention explain {repo_name} {found.expired_commits[0]}"
+    keep_these = (
+        f"or let them keep these: refstore gc unmark {repo_name} {which} --pin"
+        if dry_run
+        else "or add these to pins.commits"
+    )
+    return (
+        f"the rules call {len(found.expired_commits)} of {len(found.commits)} commits expired, and the next run marks "
+        f"what they call so; amend them ({explain} says which rule it is; refstore retention set {repo_name} FILE), "
+        f"{keep_these}"
+    )
+
+
+@group.command("confirm")
+def confirm_mark(
+    ctx: typer.Context, repo_name: Name, mark_id: Annotated[str, typer.Argument(metavar="MARK_ID")], *, yes: Yes = False
+) -> None:
+    """Confirm a mark that is larger than the breaker allows, so that it can be swept.
+
+    \b
+    Example: refstore gc confirm sales 01m7z3zav9bbbjvdydt7m95zqf
+    """
+    with repository_of(ctx, repo_name) as repo:
+        marks = Marks(repo.context)
+        mark_id = marks.runs.full_id(mark_id)
+        found = marks.runs.get(mark_id)
+        confirm(ctx, found.record.question or f"mark {mark_id} is {found.state_text}", yes=yes)
+        confirmed = marks.decisions.confirm(mark_id, who())
+        figures.write_marks(repo.context)
+        emit(ctx, run_row(marks, confirmed))
+
+
+@group.command("stop")
+def stop(
+    ctx: typer.Context,
+    repo_name: Name,
+    run_id: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="The run; default: the only one under way.", show_default=False)
+    ] = "",
+    *,
+    yes: Yes = False,
+) -> None:
+    """Stop a run of the offline job, or of a purge, that is under way. It ends within seconds.
+
+    A marking that is stopped marks nothing. A sweep goes on with the next run; it cannot be taken back. A purge that is
+    run again does what is left.
+
+    \b
+    Example: refstore gc stop sales --yes
+    """
+    with repository_of(ctx, repo_name) as repo:
+        under_way = [each for each in run_control.active_runs(repo.context) if each.run_id.startswith(run_id)]
+        if len(under_way) != 1:
+            runs = ", ".join(f"{each.progress.kind} {each.run_id}" for each in under_way) or "none"
+            raise NotFound(f"which run is to stop is not clear; under way in {repo_name!r}: {runs}")
+        chosen = under_way[0]
+        confirm(ctx, f"the {chosen.progress.kind} {chosen.run_id} of {chosen.progress.owner} will stop", yes=yes)
+        run_control.request_stop(repo.context, chosen.run_id, who())
+        emit(ctx, {"repository": repo_name, "run": chosen.run_id, "kind": chosen.progress.kind, "asked_to_stop": True})
+
+
+@group.command("status")
+def status(ctx: typer.Context, repo_name: Name) -> None:
+    """List the marks: waiting, due and swept ones, with the sizes of each.
+
+    Of a mark that waits, `commits` are those that it still has. What the `unmarked` ones name stays, so `objects` and
+    `bytes` are then the most that the sweep deletes. Of a swept mark, `commits` were swept, `deleted` are the objects
+    that the store confirmed, and `left` those that were named again.
+
+    \b
+    Example: refstore gc status sales --json
+    """
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        marks = Marks(repo.context)
+        emit(ctx, (run_row(marks, each) for each in marks.runs.scan()))
+
+
+@group.command("report")
+def report(
+    ctx: typer.Context,
+    repo_name: Name,
+    mark_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[MARK_ID]", help="The mark to report on; default: the last one.", show_default=False),
+    ] = None,
+) -> None:
+    """Show what a run marked, and what the store confirmed of its sweep.
+
+    \b
+    Example: refstore gc report sales
+    """
+    from refstore_gc.run_summary import read_summaries
+
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        every = read_summaries(repo.context.objects, Marks(repo.context).runs.scan())
+        mark_id = Marks(repo.context).runs.full_id(mark_id) if mark_id else None
+        chosen = [each for each in every if mark_id in (None, each.mark_id)]
+        if not chosen:
+            of = f" of {mark_id}" if mark_id else ""
+            raise NotFound(
+                f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}"
+            )
+        emit_summaries(invocation_of(ctx).output, [chosen[-1]])
+
+
+@group.command("lifecycle")
+def lifecycle(
+    ctx: typer.Context,
+    repo_name: Annotated[
+        str | None, typer.Argument(metavar="[REPO]", help="The repository; or --bucket.", show_default=False)
+    ] = None,
+    *,
+    bucket: Annotated[
+        bool, typer.Option("--bucket", help="One rule for the whole bucket, which only this lake may use.")
+    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Put the rule into the bucket's configuration.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the configuration that --apply would write; change nothing."),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Print or apply the lifecycle rule that deletes objects tagged by `--mode tag`, for one namespace or the bucket.
+
+    The output is input for `aws s3api put-bucket-lifecycle-configuration`. That command replaces all rules of the
+    bucket; --apply adds this rule to them. Read the warning if others share the bucket.
+
+    \b
+    Example: refstore gc lifecycle sales > lifecycle.json
+             refstore gc lifecycle --bucket --apply
+             refstore gc lifecycle --bucket --dry-run
+    """
+    from refstore_gc import bucket_lifecycle as rules
+
+    if (repo_name is None) != bucket:
+        ctx.fail("name one repository, or give --bucket")
+    with open_lake(ctx) as lake, ExitStack() as stack:
+        if repo_name is not None:
+            store = lake.repository(repo_name).context.objects
+            rule = rules.repository_rule(store)
+        else:
+            store = stack.enter_context(closing(rules.bucket_store(lake)))
+            rule = rules.bucket_rule(versions=rules.deletes_versions(store))
+            rules.check_bucket_is_ours(lake, store)
+        typer.echo(rules.rule_warning(rule), err=True)
+        made: dict[str, Any] = {"Rules": [rule.document()]}
+        if dry_run:
+            made = rules.bucket_configuration(store, rule)
+        elif apply:
+            confirm(ctx, "the bucket's lifecycle configuration will be changed", yes=yes)
+            made = rules.apply_rule(store, rule)
+        print(json.dumps(made, indent=2))
 
 
 # ---- on an engine
@@ -328,20 +511,6 @@ def _ledger_key(ctx: typer.Context, *, is_run: bool) -> bytes:
     if not is_run:
         ctx.fail("--purge-ledger is for `refstore gc run`, without --dry-run")
     return key
-
-
-def _repeat(
-    ctx: typer.Context, every: str, repo_name: str | None, job: Job, request: EngineRequest, metrics_port: int | None
-) -> None:
-    from refstore.cli.gc_every import PassRequest, run_every
-
-    if job.what == "simulate":
-        ctx.fail("--every goes without --dry-run")
-    settings = settings_of(ctx)
-    if metrics_port is not None:
-        settings = replace(settings, offline=replace(settings.offline, metrics_port=metrics_port))
-    output = invocation_of(ctx).output
-    run_every(ctx, duration_seconds("--every", every), PassRequest(settings, repo_name, job, request, output))
 
 
 def _run(ctx: typer.Context, repo_name: str | None, job: Job, request: EngineRequest) -> None:

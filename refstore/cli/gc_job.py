@@ -1,4 +1,4 @@
-"""Run the offline job over repositories, for `refstore gc` and for each pass of `--every`."""
+"""Run the offline job over repositories, for `refstore gc`."""
 
 from __future__ import annotations
 
@@ -54,8 +54,6 @@ class AllRan(NamedTuple):
     """Keys that the store did not delete."""
     troubles: list[tuple[str, RefstoreError]]
     """The errors, by repository."""
-    marked: bool = False
-    """Whether the last summary is of a new mark, in the last repository."""
     purges: Sequence[tuple[str, PurgeReport]] = ()
     """By repository: what came of the look for the ledger's ids."""
 
@@ -76,14 +74,12 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
     troubles: list[tuple[str, RefstoreError]] = []
     purges: list[tuple[str, PurgeReport]] = []
     asking = failed = 0
-    marked = False
 
     def unswept(name: str, _mark_id: str, error: RefstoreError) -> None:
         troubles.append((name, error))
 
     for name in names:
         swept: list[GcSummary] = []
-        marked = False
         try:
             repo = _if_there(lake, name)
             if repo is None:
@@ -111,7 +107,6 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
                 failed += ran.failed_objects
                 for line in find_overdue(ran.waiting_marks, lake.clock.now_ms()):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
-            marked = True
             if job.what == "run" and job.purge_key is not None:
                 report = nightly_job.purge_again(repo, engines, job.purge_key, report_progress)
                 if report is not None:
@@ -119,7 +114,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
         except RefstoreError as error:  # the others do not answer for it
             done += swept  # what was swept before the marking failed
             troubles.append((name, error))
-    return AllRan(done, asking, failed, troubles, marked, purges)
+    return AllRan(done, asking, failed, troubles, purges)
 
 
 def _if_there(lake: Lake, name: str) -> Repository | None:
@@ -217,13 +212,6 @@ class EngineRequest(NamedTuple):
             conf=conf,
         )
 
-    def check(self, settings: OfflineSettings) -> None:
-        """Raises InvalidSettings, MissingExtra: Spark is asked for, and not installed."""
-        from refstore_gc.engines.spark_session import check_installed
-
-        if self.options(settings).choice == "spark":
-            check_installed()
-
     @contextmanager
     def open(self, settings: OfflineSettings) -> Generator[Engines, None, None]:
         """Yield the engines, for a block. Raises InvalidSettings."""
@@ -235,8 +223,8 @@ class EngineRequest(NamedTuple):
 
 
 @contextmanager
-def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgress], None], None, None]:
-    """Yield what shows the steps of runs. `is_service`: write no plain lines between those of the log."""
+def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
+    """Yield what shows the steps of runs."""
     with progress("starting") as bar:
 
         def report_progress(now: StepProgress) -> None:
@@ -244,7 +232,7 @@ def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgre
                 left_ms = int(now.wait_seconds * 1000)
                 ends = format_when(time.time_ns() // 1_000_000 + left_ms)
                 bar.describe(f"{now.step}: {format_countdown(left_ms)} left, until {ends}")
-                if not left_ms and not is_service:
+                if not left_ms:
                     typer.echo("refstore: the wait is over; the listing begins", err=True)
                 return
             left = f", about {now.remaining_seconds:,.0f} s left" if now.remaining_seconds is not None else ""

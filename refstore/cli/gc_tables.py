@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import typer
 
 from refstore.cli.common import print_answer
@@ -28,19 +27,14 @@ def emit_summaries(
     done: Sequence[GcSummary],
     cleared: Sequence[dict[str, Any]] = (),
     purges: Sequence[tuple[str, PurgeReport]] | None = None,
-    errors: Sequence[dict[str, str]] | None = None,
 ) -> None:
     """Print what runs did. `purges`: what came of looks for the ids of the purge's ledger, by repository; None: the
-    command looks for none. `errors`: of one that repeats, whose JSON is one line; people read them in the log.
+    command looks for none.
     """
     rows = [night_row(name, report) for name, report in purges or ()]
     if output == "json":
         looks = {} if purges is None else {"purges": rows}
-        answer = {"runs": list(done), "deleted_repositories": list(cleared), **looks}
-        if errors is None:
-            print_answer(output, answer)
-        else:
-            print(msgspec.json.encode(answer | {"errors": errors}).decode(), flush=True)
+        print_answer(output, {"runs": list(done), "deleted_repositories": list(cleared), **looks})
         return
     for summary in done:
         print_answer(output, _summary_row(summary))

@@ -38,7 +38,7 @@ def _number_setting(default: float, least: float, most: float) -> Any:
     return field(default=default, metadata={_BOUNDS: (least, most)})
 
 
-def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | S3Settings | OfflineSettings) -> None:
+def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | S3Settings) -> None:
     """Raises InvalidSettings."""
     for entry in fields(settings):
         if _BOUNDS in entry.metadata:
@@ -184,16 +184,10 @@ class S3Settings:
 class OfflineSettings:
     """Settings of the offline job."""
 
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int = _number_setting(0, 0, 65_535)
-    """The port where Prometheus reads the metrics of `refstore gc run --every`. 0: no metrics."""
     engine: Literal["auto", "local", "spark"] = "auto"
     """What the offline job and the purge run on: this machine, Spark, or, with auto, Spark for large runs (if it is
     installed).
     """
-
-    def __post_init__(self) -> None:
-        _check_bounds("offline", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 MetricUnit = Literal[
-    "", "seconds", "bytes", "objects", "entries", "references", "addresses", "tokens", "marks", "runs", "requests"
+    "", "seconds", "bytes", "objects", "entries", "references", "addresses", "tokens", "marks", "requests"
 ]
 
 LABELS: Final[Mapping[str, str]] = {
@@ -27,10 +27,6 @@ LABELS: Final[Mapping[str, str]] = {
     "method": "one of the methods of HTTP, or `other`",
     "route": "the template of a route; all unknown paths are `(none)`",
     "status": "the statuses that the service answers",
-    "ended": "`done`, `failed` or `another run`",
-    "code": "the codes of refstore's errors",
-    "by": "`refstore` or `bucket`",
-    "state": "the states of a mark",
 }
 """Every label, and what bounds its values."""
 
@@ -197,73 +193,6 @@ REAPER_SETTLEMENT_WAIT: Final = Metric(
 )
 REAPER_BEAT: Final = Metric(
     "refstore_reaper_beat_timestamp_seconds", "gauge", "seconds", "The time of the reaper's last heartbeat, since 1970."
-)
-
-# ---- the offline job that runs again and again (`refstore gc run --every`)
-
-GC_RUNS: Final = Metric(
-    "refstore_gc_runs",
-    "counter",
-    "runs",
-    "Runs, by how they ended: done, failed, or left to another run that was on.",
-    ("repository", "ended"),
-)
-GC_ERRORS: Final = Metric(
-    "refstore_gc_errors", "counter", "", "What went wrong, by the error's code.", ("repository", "code")
-)
-GC_MARKED: Final = Metric("refstore_gc_marked_objects", "counter", "objects", "Objects that were marked.", _REPOSITORY)
-GC_MARKED_BYTES: Final = Metric("refstore_gc_marked_bytes", "counter", "bytes", "Their bytes.", _REPOSITORY)
-GC_DELETED: Final = Metric(
-    "refstore_gc_deleted_objects",
-    "counter",
-    "objects",
-    "Objects that the store confirmed as gone, deleted by refstore or by the bucket.",
-    ("repository", "by"),
-)
-GC_DELETED_BYTES: Final = Metric("refstore_gc_deleted_bytes", "counter", "bytes", "Their bytes.", ("repository", "by"))
-GC_FAILED: Final = Metric(
-    "refstore_gc_failed_objects",
-    "gauge",
-    "objects",
-    "What the store did not delete at the last run; the next one tries again.",
-    _REPOSITORY,
-)
-GC_DRIFT: Final = Metric(
-    "refstore_gc_drift_objects",
-    "gauge",
-    "objects",
-    "What the last run marked and the online path had missed.",
-    _REPOSITORY,
-)
-GC_DRIFT_BYTES: Final = Metric("refstore_gc_drift_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY)
-GC_LAST_RUN: Final = Metric(
-    "refstore_gc_last_run_timestamp_seconds",
-    "gauge",
-    "seconds",
-    "When the last run that was done ended, since 1970.",
-    _REPOSITORY,
-)
-GC_LAST_RUN_SECONDS: Final = Metric(
-    "refstore_gc_last_run_seconds", "gauge", "seconds", "How long it took.", _REPOSITORY
-)
-GC_MARKS: Final = Metric(
-    "refstore_gc_marks", "gauge", "marks", "Marks that stand, by their state.", ("repository", "state")
-)
-GC_NEEDS_CONFIRMATION: Final = Metric(
-    "refstore_gc_needs_confirmation", "gauge", "", "1: a mark waits for `refstore gc confirm`.", _REPOSITORY
-)
-GC_TAGGED: Final = Metric(
-    "refstore_gc_tagged_objects",
-    "gauge",
-    "objects",
-    "What is tagged and the bucket has yet to delete.",
-    _REPOSITORY,
-)
-GC_TAGGED_OLDEST: Final = Metric(
-    "refstore_gc_tagged_oldest_seconds", "gauge", "seconds", "For how long the oldest of it has waited.", _REPOSITORY
-)
-GC_NEXT_RUN: Final = Metric(
-    "refstore_gc_next_run_timestamp_seconds", "gauge", "seconds", "When the next run begins, since 1970."
 )
 
 METRICS: Final[Sequence[Metric]] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))

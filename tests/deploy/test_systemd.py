@@ -29,7 +29,7 @@ def test_a_unit_is_hardened(unit: Path) -> None:
 
 
 def test_there_are_units_for_service_reaper_and_job() -> None:
-    assert [unit.stem for unit in UNITS] == ["refstore-gc-every", "refstore-gc", "refstore-reaper", "refstore-serve"]
+    assert [unit.stem for unit in UNITS] == ["refstore-gc", "refstore-reaper", "refstore-serve"]
     assert (UNITS[0].parent / "refstore-gc.timer").is_file()
 
 

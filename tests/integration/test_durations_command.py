@@ -73,7 +73,6 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
         "reaper status",
         "gc status sales",
         "gc run sales",
-        "gc run --all --every 6h",
         "gc index sales",
         "serve --port 0",
         "retention set sales -",

@@ -205,7 +205,6 @@ def test_every_command(working_folder: WorkingFolder) -> None:
     working_folder.wait_for_nobody()
     for command in nightly:
         run(*command)
-    working_folder.serve(says("gc_pass_ended"), "gc", "run", "--all", "--every", "1h")
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
     monkeypatch.setattr(nightly_job, "purge_again", purge)
     job = Job("run", GcOptions(), purge_key=b"k")
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
-    assert (ran.done, ran.marked, ran.purges) == ([{"repository": "sales"}], True, [])
+    assert (ran.done, ran.purges) == ([{"repository": "sales"}], [])
     assert [(name, type(error)) for name, error in ran.troubles] == [("sales", Conflict)]
     assert "sales: " in capsys.readouterr().err, "the mark that waits for the bucket is told, too"
 
@@ -220,7 +220,6 @@ def test_what_was_swept_is_told_although_another_run_marks(
     found = run_all(lake, ["sales"], JOB, NO_ENGINES, None)
     assert [each.mark_id for each in found.done] == [swept]
     assert [type(error) for _, error in found.troubles] == [RunUnderWay]
-    assert not found.marked
 
 
 def test_whoever_asks_for_nothing_else_hears_it_at_once(sweeps: Sweeps) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from refstore.cli.option_values import duration_seconds
 from refstore.configuration.settings import embedded_urls
+from refstore.errors import InvalidSettings
 from refstore.lake import Lake
 from refstore.service import access_keys
 from tests.commands import Command
@@ -38,6 +40,14 @@ def test_an_expiry_that_is_no_length_of_time_is_refused(refstore: Command, text:
     ran = refstore("keys", "create", f"--expires={text}")
     assert ran.code == 2
     assert "--expires" in ran.err
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("6h", 21_600), ("1.5d", 129_600)])
+def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert duration_seconds("--overlap", text) == seconds
+    for wrong in ("6 hours", "400d", "0.5s", "inf"):
+        with pytest.raises(InvalidSettings, match="is no interval"):
+            duration_seconds("--overlap", wrong)
 
 
 def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key: dict[str, Any]) -> None:
