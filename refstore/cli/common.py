@@ -78,6 +78,13 @@ def settings_of(ctx: typer.Context, *, service: bool = False) -> Settings:
     return settings
 
 
+def override_settings(ctx: typer.Context, options: Mapping[str, object]) -> None:
+    """Take a command's own options for settings, by the settings' names; None: not given. To be called before the first
+    look at the settings.
+    """
+    invocation_of(ctx).flags.update(options)
+
+
 @contextmanager
 def open_lake(
     ctx: typer.Context,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import islice
@@ -37,6 +38,8 @@ PACKAGES: Final = ("redis", "boto3", "fastapi", "pyspark", "pyarrow")
 NAMES_SHOWN: Final = 5
 RECONCILE: Final = "see all of it with `refstore kv verify`, then settle it with `refstore kv reconcile`"
 PROBE: Final = "_refstore/doctor/"
+KEPT_VERSIONS: Final = "versions of deleted objects"
+PERMISSIONS: Final = "permissions and clocks"
 State = Literal["ok", "warning", "error"]
 EXIT_CODES: Final = {"ok": 0, "warning": 4, "error": 6}
 
@@ -73,26 +76,29 @@ def doctor(
 
 
 def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
-    from refstore.kv_recovery.kv_verification import verify_lake
-
     loaded = loaded_of(ctx)
-    settings = loaded.settings
     where = str(loaded.file.path) if loaded.file.path else "no file; environment, command line and defaults"
     yield Check("settings", "warning" if loaded.warnings else "ok", where, "; ".join(loaded.warnings))
     yield _versions()
-    yield _java()
-    try:
-        with open_lake(ctx, only_read=True) as lake:
-            yield from _stores(lake, write=write)
-            yield _reapers(lake)
-            seen = verify_lake(lake)
-            yield _deletion(lake, seen)
-            yield from _repositories(lake, seen)
-    except RefstoreError as error:
-        yield _failed_check("lake", error)
-    places = [settings.data] if settings.data is not None else []
+    yield from _guarded("java", _java)
+    yield from _guarded("lake", partial(_lake, ctx, write=write))
+    places = [loaded.settings.data] if loaded.settings.data is not None else []
     for place, mode in find_exposed(places):
         yield Check("files", "warning", f"{place} has the mode {mode:04o}", f"take it from others: chmod go= {place}")
+
+
+def _guarded(name: str, look: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+    """Yield what a look finds. An error that it raises is what it found."""
+    try:
+        yield from look()
+    except RefstoreError as error:
+        yield Check(name, "error", *_parts(str(error)))
+
+
+def _parts(message: str) -> tuple[str, str]:
+    """Split a message into what happened, and what to do."""
+    what, _, advice = redact_text(message).partition("; ")
+    return what, advice
 
 
 def _versions() -> Check:
@@ -105,49 +111,68 @@ def _versions() -> Check:
     return Check("versions", "ok", ", ".join(found))
 
 
-def _java() -> Check:
+def _java() -> Iterator[Check]:
     if find_spec("pyspark") is None:
-        return Check("java", "ok", "pyspark is not installed; the offline job runs on the local engine")
+        yield Check("java", "ok", "pyspark is not installed; the offline job runs on the local engine")
+        return
     from refstore_gc.engines.spark_session import find_java
 
-    try:
-        return Check("java", "ok", find_java())
-    except RefstoreError as error:
-        return Check("java", "error", *_parts(error))
+    yield Check("java", "ok", find_java())
 
 
-def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
-    yield _time_check("kv", lambda: len(list(lake.repositories())), "repositories")
-    try:
-        agreed = lake.durations.waits
-        found = f"an operation may take {agreed.operation_deadline_seconds:g} s"
-        if is_for_trying(agreed):
-            advice = "keep nothing here that must last; a lake for data is made without --for-trying"
-            yield Check("durations", "warning", f"this lake is for trying: {found}", advice)
+def _lake(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
+    from refstore.kv_recovery.kv_verification import verify_lake
+
+    with open_lake(ctx, only_read=True) as lake:
+        yield from _timed("kv", lambda: len(list(lake.repositories())), "repositories")
+        yield from _guarded("durations", partial(_durations, lake))
+        yield from _timed(
+            f"objects at {redact_url(lake.objects_url)}",
+            lambda: len(list(islice(lake.own_store.list(PROBE), 1))),
+            "probes listed",
+        )
+        yield from _guarded("kv: durability", partial(_risks, lake))
+        yield from _disks(lake)
+        yield from _guarded(KEPT_VERSIONS, partial(_kept_versions, lake))
+        if write:
+            yield from _guarded(PERMISSIONS, partial(_probe, lake))
+        yield _reapers(lake)
+        seen = verify_lake(lake)
+        yield from _guarded("deletion", partial(_deletion, lake, seen))
+        yield from _repositories(lake, seen)
+
+
+def _timed(name: str, call: Callable[[], int], found: str) -> Iterator[Check]:
+    """Look whether a store answers one small call, and how soon."""
+
+    def look() -> Iterator[Check]:
+        began = time.perf_counter()
+        count = call()
+        seconds = time.perf_counter() - began
+        text = f"answers in {seconds * 1000:.0f} ms; {count} {found}"
+        if seconds > SLOW_SECONDS:
+            yield Check(name, "warning", text, "it is slow; look at its load, and at the network")
         else:
-            yield Check("durations", "ok", found)
-    except RefstoreError as error:
-        yield Check("durations", "error", *_parts(error))
-    store = lake.own_store
-    yield _time_check(
-        f"objects at {redact_url(lake.objects_url)}", lambda: len(list(islice(store.list(PROBE), 1))), "probes listed"
-    )
-    yield from _risks(lake)
-    yield from _disks(lake)
-    yield _kept_versions(lake)
-    if write:
-        yield _probe(lake)
+            yield Check(name, "ok", text)
+
+    return _guarded(name, look)
+
+
+def _durations(lake: Lake) -> Iterator[Check]:
+    agreed = lake.durations.waits
+    found = f"an operation may take {agreed.operation_deadline_seconds:g} s"
+    if is_for_trying(agreed):
+        advice = "keep nothing here that must last; a lake for data is made without --for-trying"
+        yield Check("durations", "warning", f"this lake is for trying: {found}", advice)
+    else:
+        yield Check("durations", "ok", found)
 
 
 def _risks(lake: Lake) -> Iterator[Check]:
     """Say what may lose records of the KV."""
-    try:
-        risks = lake.kv.risks()
-    except RefstoreError as error:
-        yield _failed_check("kv: durability", error)
-        return
+    risks = lake.kv.risks()
     for risk in risks:
-        yield Check("kv: durability", "warning", *redact_text(risk).partition("; ")[::2])
+        yield Check("kv: durability", "warning", *_parts(risk))
     if not risks:
         yield Check("kv: durability", "ok", "no setting is known by which it would lose records")
 
@@ -172,80 +197,61 @@ def _disks(lake: Lake) -> Iterator[Check]:
             yield Check(what, "ok", str(space))
 
 
-def _kept_versions(lake: Lake) -> Check:
-    try:
-        versions = lake.own_store.versioning_status()
-    except RefstoreError as error:
-        return _failed_check("versions of deleted objects", error)
-    what, _, advice = redact_text(versions.warning).partition("; ")
+def _kept_versions(lake: Lake) -> Iterator[Check]:
+    what, advice = _parts(lake.own_store.versioning_status().warning)
     if advice:
-        return Check("versions of deleted objects", "warning", what, advice)
-    return Check("versions of deleted objects", "ok", "the store keeps none of what refstore deletes")
+        yield Check(KEPT_VERSIONS, "warning", what, advice)
+    else:
+        yield Check(KEPT_VERSIONS, "ok", "the store keeps none of what refstore deletes")
 
 
-def _probe(lake: Lake) -> Check:
+def _probe(lake: Lake) -> Iterator[Check]:
     """Write, read and delete an object, and compare the store's clock with this machine's."""
     key = f"{PROBE}{lake.ids.new_id(lake.clock.now_ms())}"
     store = lake.own_store
-    try:
-        began_ms = lake.clock.now_ms()
-        store.put(key, b"refstore doctor")
-        ended_ms = lake.clock.now_ms()
-        written_ms = store.head(key).mtime_ms
-        readable = store.read(key) == b"refstore doctor"
-        failed = store.delete_many([key]).failed_keys
-    except RefstoreError as error:
-        return Check("permissions and clocks", "error", *_parts(error))
-    if failed or not readable:
-        return Check(
-            "permissions and clocks",
-            "error",
-            f"{key} could not be {'deleted' if failed else 'read back'}",
-            "give these credentials the right to put, get, list and delete",
-        )
+    began_ms = lake.clock.now_ms()
+    store.put(key, b"refstore doctor")
+    ended_ms = lake.clock.now_ms()
+    written_ms = store.head(key).mtime_ms
+    readable = store.read(key) == b"refstore doctor"
+    failed = store.delete_many([key]).failed_keys
     off_ms = max(0, began_ms - 1000 - written_ms, written_ms - ended_ms - 1000)
-    if off_ms > lake.durations.waits.clock_skew_seconds * 1000:
-        return Check(
-            "permissions and clocks",
-            "error",
-            f"the store's clock and this machine's differ by {format_age(off_ms)}",
-            "set the clock by NTP, on this machine and on the store's",
-        )
-    return Check("permissions and clocks", "ok", "put, head, get and delete work; the clocks agree")
+    if failed or not readable:
+        what = f"{key} could not be {'deleted' if failed else 'read back'}"
+        yield Check(PERMISSIONS, "error", what, "give these credentials the right to put, get, list and delete")
+    elif off_ms > lake.durations.waits.clock_skew_seconds * 1000:
+        what = f"the store's clock and this machine's differ by {format_age(off_ms)}"
+        yield Check(PERMISSIONS, "error", what, "set the clock by NTP, on this machine and on the store's")
+    else:
+        yield Check(PERMISSIONS, "ok", "put, head, get and delete work; the clocks agree")
 
 
 def _reapers(lake: Lake) -> Check:
     from refstore_reaper.status import read_status
 
     reapers = read_status(lake, repository="").reapers
-    alive = [each for each in reapers if each.is_alive]
     dead = [each.reaper for each in reapers if not each.is_alive]
+    alive = len(reapers) - len(dead)
     if not alive:
         return Check("reapers", "warning", "none runs", "start one: refstore reaper, or refstore serve")
     if dead:
-        return Check(
-            "reapers",
-            "warning",
-            f"{len(alive)} alive, {len(dead)} dead: {', '.join(dead[:3])}",
-            "look why they ended; their heartbeats go after a day",
-        )
-    return Check("reapers", "ok", f"{len(alive)} alive")
+        found = f"{alive} alive, {len(dead)} dead: {', '.join(dead[:3])}"
+        return Check("reapers", "warning", found, "look why they ended; their heartbeats go after a day")
+    return Check("reapers", "ok", f"{alive} alive")
 
 
-def _deletion(lake: Lake, seen: KvVerification) -> Check:
+def _deletion(lake: Lake, seen: KvVerification) -> Iterator[Check]:
     from refstore.kv_recovery.kv_verification import KvFindingKind
 
-    try:
-        wait = lake.settlement_wait()
-    except RefstoreError as error:
-        return _failed_check("deletion", error)
+    wait = lake.settlement_wait()
     if lost := [item.name for item in seen.of_kind(KvFindingKind.POSITION, KvFindingKind.LOST)]:
         named = "; ".join(lost[:NAMES_SHOWN])
-        return Check("deletion", "error", f"it is stopped, because the KV has lost {named}", RECONCILE)
-    if wait is None:
-        return Check("deletion", "ok", "no change of the KV's servers holds it back")
-    what, _, meanwhile = wait.describe(lake.clock.now_ms()).partition("; ")
-    return Check("deletion", "warning", what, f"wait; {meanwhile}")
+        yield Check("deletion", "error", f"it is stopped, because the KV has lost {named}", RECONCILE)
+    elif wait is None:
+        yield Check("deletion", "ok", "no change of the KV's servers holds it back")
+    else:
+        what, _, meanwhile = wait.describe(lake.clock.now_ms()).partition("; ")
+        yield Check("deletion", "warning", what, f"wait; {meanwhile}")
 
 
 def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
@@ -260,69 +266,35 @@ def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
             continue  # each would take the whole time that a store has to answer
         try:
             context = lake.context(name, record)  # which looks whose the namespace is
-            yield from _shared_names(context)
-            yield from _withheld_rules(context)
-            yield from _losses(context, seen)
+            yield from _records_of(context, seen)
         except RefstoreError as error:
-            yield _failed_check(f"repository {name}", error)
+            yield Check(f"repository {name}", "error", *_parts(str(error)))
             silent |= isinstance(error, Unavailable) and not is_local
     yield Check("repositories", "ok", f"{len(repositories)}")
 
 
-def _shared_names(context: Context) -> Iterator[Check]:
-    """Tell which tags a branch of the same name hides. Raises Corrupt, Unavailable."""
-    from refstore.operations import tag
+def _records_of(context: Context, seen: KvVerification) -> Iterator[Check]:
+    """Tell which tags a branch of the same name hides, whose rules wait for an operator, and what the KV is known to
+    have lost. Raises Corrupt, Unavailable.
+    """
+    from refstore.kv_recovery.kv_verification import find_known_losses
+    from refstore.operations import rules_document, tag
 
-    names = list(tag.tags_hidden_by_branches(context))
-    if names:
+    where = f"repository {context.name}"
+    if names := list(tag.tags_hidden_by_branches(context)):
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         yield Check(
-            f"repository {context.name}",
+            where,
             "warning",
             f"branches hide tags of the same name: {', '.join(names[:NAMES_SHOWN])}{more}",
             "a ref of that name means the branch; create a tag of another name at the commit that `refstore tag list` "
             "shows, then delete the hidden one",
         )
-
-
-def _withheld_rules(context: Context) -> Iterator[Check]:
-    """Tell whose rules wait for an operator. Raises Corrupt, Unavailable."""
-    from refstore.operations import rules_document
-
     own = rules_document.get_rules(context)
     if own is not None and own.withheld:
         advice = f"look at the audit log, and set the rules that you want: refstore retention set {context.name} FILE"
-        yield Check(f"repository {context.name}", "error", f"nothing expires: {own.withheld}", advice)
-
-
-def _losses(context: Context, seen: KvVerification) -> Iterator[Check]:
-    """Tell what the KV is known to have lost of a repository. Raises Corrupt, Unavailable."""
-    from refstore.kv_recovery.kv_verification import find_known_losses
-
+        yield Check(where, "error", f"nothing expires: {own.withheld}", advice)
     if lost := find_known_losses(context, seen):
         named = "; ".join(f"{item.name}: {item.reason}" for item in lost[:NAMES_SHOWN])
         more = f"; and {len(lost) - NAMES_SHOWN} more" if len(lost) > NAMES_SHOWN else ""
-        yield Check(f"repository {context.name}", "error", f"the KV has lost {named}{more}", RECONCILE)
-
-
-def _time_check(what: str, call: Callable[[], int], found: str) -> Check:
-    began = time.perf_counter()
-    try:
-        count = call()
-    except RefstoreError as error:
-        return _failed_check(what, error)
-    seconds = time.perf_counter() - began
-    text = f"answers in {seconds * 1000:.0f} ms; {count} {found}"
-    if seconds > SLOW_SECONDS:
-        return Check(what, "warning", text, "it is slow; look at its load, and at the network")
-    return Check(what, "ok", text)
-
-
-def _failed_check(what: str, error: RefstoreError) -> Check:
-    return Check(what, "error", *_parts(error))
-
-
-def _parts(error: RefstoreError) -> tuple[str, str]:
-    """Split a message into what happened, and what to do."""
-    what, _, advice = redact_text(str(error)).partition("; ")
-    return what, advice
+        yield Check(where, "error", f"the KV has lost {named}{more}", RECONCILE)

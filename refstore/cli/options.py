@@ -24,7 +24,7 @@ OPTION_SETTINGS: Final = {
     "log_level": "log.level",
     "log_format": "log.format",
 }
-"""The setting of each option (`refstore/configuration/settings_table.py`)."""
+"""The setting of each option (`refstore/configuration/settings.py`)."""
 OUTPUTS: Final = ("table", "json", "csv")
 
 
@@ -45,59 +45,38 @@ class Invocation:
         return self.output == "json"
 
 
-def _store_flag(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> None:
-    if value is not None and not ctx.resilient_parsing:
-        ctx.obj.flags[OPTION_SETTINGS[str(param.name)]] = value
-
-
-def _json(ctx: typer.Context, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
+def _store(ctx: typer.Context, param: typer.CallbackParam, value: str | bool | None) -> None:
+    """Put an option's value into the invocation."""
+    if value in (None, False) or ctx.resilient_parsing:
+        return
+    name = str(param.name)
+    if name in OPTION_SETTINGS:
+        ctx.obj.flags[OPTION_SETTINGS[name]] = value
+    elif name == "output" and value not in OUTPUTS:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(OUTPUTS)}")
+    elif name == "json":
         ctx.obj.output = "json"
+    else:
+        setattr(ctx.obj, name, value)
 
 
-def _output(ctx: typer.Context, value: str | None) -> None:
-    if value is not None and not ctx.resilient_parsing:
-        if value not in OUTPUTS:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(OUTPUTS)}")
-        ctx.obj.output = value
-
-
-def _debug(ctx: typer.Context, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        ctx.obj.debug = True
-
-
-def _option(name: str, metavar: str, help_: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=help_, callback=_store_flag, expose_value=False, show_default=False)
-
-
-def _switch(name: str, help_: str, callback: Any) -> Any:
-    return typer.Option(name, help=help_, callback=callback, expose_value=False)
+def _option(name: str, help_: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, metavar=metavar, help=help_, callback=_store, expose_value=False, show_default=False)
 
 
 def _declare(
     *,
     data: Annotated[
-        str | None, _option("--data", "DIR", "The embedded default: SQLite and local objects under DIR.")
+        str | None, _option("--data", "The embedded default: SQLite and local objects under DIR.", "DIR")
     ] = None,
-    kv: Annotated[str | None, _option("--kv", "URL", "The key-value store; with --objects.")] = None,
-    objects: Annotated[str | None, _option("--objects", "URL", "The object store; with --kv.")] = None,
-    config: Annotated[str | None, _option("--config", "FILE", "A TOML file of settings.")] = None,
-    log_level: Annotated[str | None, _option("--log-level", "LEVEL", "debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, _option("--log-format", "FORMAT", "auto, console or json.")] = None,
-    json: Annotated[bool, _switch("--json", "Answer in JSON.", _json)] = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            metavar="FORMAT",
-            help="table, json or csv.",
-            callback=_output,
-            expose_value=False,
-            show_default=False,
-        ),
-    ] = None,
-    debug: Annotated[bool, _switch("--debug", "Show the traceback of an error.", _debug)] = False,
+    kv: Annotated[str | None, _option("--kv", "The key-value store; with --objects.", "URL")] = None,
+    objects: Annotated[str | None, _option("--objects", "The object store; with --kv.", "URL")] = None,
+    config: Annotated[str | None, _option("--config", "A TOML file of settings.", "FILE")] = None,
+    log_level: Annotated[str | None, _option("--log-level", "debug, info, warning or error.", "LEVEL")] = None,
+    log_format: Annotated[str | None, _option("--log-format", "auto, console or json.", "FORMAT")] = None,
+    json: Annotated[bool, _option("--json", "Answer in JSON.")] = False,
+    output: Annotated[str | None, _option("--output", "table, json or csv.", "FORMAT")] = None,
+    debug: Annotated[bool, _option("--debug", "Show the traceback of an error.")] = False,
 ) -> None:
     """Declare the options; never run."""
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, settings_of, stopping, warn_of_open_folders
+from refstore.cli.common import (
+    emit,
+    invocation_of,
+    open_lake,
+    override_settings,
+    settings_of,
+    stopping,
+    warn_of_open_folders,
+)
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import Name, Yes
 from refstore.cli.rows import format_when
 from refstore.configuration.settings import ReaperSettings
 from refstore.core import ids
-from refstore.core.visible_text import own_stream
 from refstore.errors import RepositoryNotFound
 from refstore_reaper.process_priority import NICE, lowered_priority
 
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
     from refstore.records.repository_records import RepositoryRecord
     from refstore_reaper.dry_run import PlannedDelete
     from refstore_reaper.pass_summary import PassSummary
-    from refstore_reaper.reaper_metrics import ReaperMetrics
     from refstore_reaper.status import RepositoryStatus
 
 app = typer.Typer()
@@ -86,15 +93,27 @@ def reaper(
     """
     if ctx.invoked_subcommand is not None:
         return
+    override_settings(ctx, {"reaper.rate_per_second": rate, "reaper.metrics_port": metrics_port})
     if grace_seconds is not None and not repository and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
-    is_service = not once and not dry_run
-    settings = _settings(settings_of(ctx, service=is_service).reaper, rate, metrics_port)
+    settings = settings_of(ctx, service=not once and not dry_run)
+    if not dry_run:
+        warn_of_open_folders(settings)
+    limits: _Limits = {"repositories": repository or [], "scrub_now": scrub, "grace_seconds": grace_seconds}
     with lowered_priority(niceness), stopping() as stop:
-        if dry_run:
-            _dry_run(ctx, settings, repository or [], scrub, grace_seconds, stop.is_set)
-        else:
-            _run(ctx, settings, repository or [], scrub, grace_seconds, once, stop.is_set)
+        with open_lake(ctx, only_read=dry_run) as lake:
+            for name in limits["repositories"]:
+                _record_of(lake, name)
+            if dry_run:
+                done = _dry_run(ctx, lake, settings.reaper, limits, stop.is_set)
+            else:
+                done = _run(lake, settings.reaper, limits, stop.is_set, once=once)
+        if not dry_run or not invocation_of(ctx).json:
+            _report(ctx, done)
+        if dry_run and not invocation_of(ctx).json:
+            typer.echo("This was a dry run: nothing was changed.", err=True)
+    if once or dry_run:
+        raise typer.Exit(choose_exit_code(done))
 
 
 def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> None:
@@ -115,33 +134,20 @@ def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> No
 def status(
     ctx: typer.Context,
     repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only this repository.")] = None,
-    watch: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.5, help="Show it again every so many seconds, until ^C.")
-    ] = None,
 ) -> None:
     """Show the reapers, what waits to be deleted, and where and why hard deletion is stopped.
 
     \b
     Example: refstore reaper status --json
-             refstore reaper status --watch 2
+             watch refstore reaper status
     """
-    with open_lake(ctx, only_read=True) as lake, stopping() as stop:
-        while True:
-            if watch is not None and sys.stdout.isatty():
-                own_stream(sys.stdout).write("\x1b[2J\x1b[H")
-            _show_status(ctx, lake, repository)
-            sys.stdout.flush()
-            if watch is None or stop.wait(watch):
-                return
-
-
-def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None:
     from refstore_reaper import breaker
     from refstore_reaper.status import read_status
 
-    if repository is not None:
-        _record_of(lake.all_repositories(prefix=repository), repository)
-    shown = read_status(lake, repository=repository)
+    with open_lake(ctx, only_read=True) as lake:
+        if repository is not None:
+            _record_of(lake, repository)
+        shown = read_status(lake, repository=repository)
     if invocation_of(ctx).json:
         emit(ctx, shown._asdict())
         return
@@ -219,8 +225,7 @@ def resume(
 
     with open_lake(ctx) as lake:
         # a deleted repository, too: it is drained only while deletion goes on
-        record = _record_of(lake.all_repositories(prefix=repo_name), repo_name)
-        context = lake.context(ids.repository_name(repo_name), record)
+        context = lake.context(ids.repository_name(repo_name), _record_of(lake, repo_name))
         reason = breaker.explain(breaker.read_state(context.kv, context.repo))
         if not reason:
             typer.echo(f"Hard deletion of {repo_name} goes on already.", err=True)
@@ -239,105 +244,55 @@ def resume(
         )
 
 
-def _run(
-    ctx: typer.Context,
-    settings: ReaperSettings,
-    repositories: list[str],
-    scrub: bool,
-    grace_seconds: float | None,
-    once: bool,
-    should_stop: Callable[[], bool],
-) -> None:
-    from refstore_reaper.daemon import Reaper
+class _Limits(TypedDict):
+    """What a run and a dry run are limited to."""
 
-    warn_of_open_folders(settings_of(ctx))
-    with open_lake(ctx) as lake:
-        for name in repositories:
-            _record_of(lake.all_repositories(prefix=name), name)
-        metrics = _metrics(settings)
-        try:
-            with Reaper(
-                lake,
-                settings,
-                repositories=repositories,
-                scrub_now=scrub,
-                grace_seconds=grace_seconds,
-                metrics=metrics,
-                reserve_mib=settings.reserve_mib,
-            ) as running:
-                done = running.run_once(should_stop) if once else running.run(should_stop)
-        finally:
-            if metrics is not None:
-                metrics.close()
-    _report(ctx, done)
-    if once:
-        raise typer.Exit(choose_exit_code(done))
+    repositories: list[str]
+    scrub_now: bool
+    grace_seconds: float | None
+
+
+def _run(
+    lake: Lake, settings: ReaperSettings, limits: _Limits, should_stop: Callable[[], bool], *, once: bool
+) -> PassSummary:
+    from refstore_reaper.daemon import Reaper
+    from refstore_reaper.reaper_metrics import PrometheusMetrics
+
+    metrics = PrometheusMetrics(settings.metrics_host, settings.metrics_port) if settings.metrics_port else None
+    with (
+        closing(metrics) if metrics is not None else nullcontext(),
+        Reaper(lake, settings, **limits, metrics=metrics, reserve_mib=settings.reserve_mib) as running,
+    ):
+        return running.run_once(should_stop) if once else running.run(should_stop)
 
 
 def _dry_run(
-    ctx: typer.Context,
-    settings: ReaperSettings,
-    repositories: list[str],
-    scrub: bool,
-    grace_seconds: float | None,
-    should_stop: Callable[[], bool],
-) -> None:
+    ctx: typer.Context, lake: Lake, settings: ReaperSettings, limits: _Limits, should_stop: Callable[[], bool]
+) -> PassSummary:
     from refstore_reaper.dry_run import dry_run
 
     would: list[dict[str, object]] = []
 
     def report(planned: PlannedDelete) -> None:
         item = planned.item
-        row: dict[str, object] = {
-            "repository": planned.repository,
-            "address": item.address,
-            "path": item.path,
-            "cause": item.cause,
-            "size_bytes": item.size_bytes,
-        }
-        if invocation_of(ctx).json:
-            would.append(row)
-        else:
+        if not invocation_of(ctx).json:
             typer.echo(f"would delete {planned.repository} {item.address}  {item.path!r}  ({item.cause})")
+            return
+        row = {"repository": planned.repository, "address": item.address, "path": item.path, "cause": item.cause}
+        would.append({**row, "size_bytes": item.size_bytes})
 
-    with open_lake(ctx, only_read=True) as lake:
-        for name in repositories:
-            _record_of(lake.all_repositories(prefix=name), name)
-        done = dry_run(
-            lake,
-            settings,
-            repositories=repositories,
-            scrub_now=scrub,
-            grace_seconds=grace_seconds,
-            report=report,
-            should_stop=should_stop,
-        )
+    done = dry_run(lake, settings, **limits, report=report, should_stop=should_stop)
     if invocation_of(ctx).json:
         emit(ctx, {"would_delete": would, "summary": done})
-    else:
-        _report(ctx, done)
-        typer.echo("This was a dry run: nothing was changed.", err=True)
-    raise typer.Exit(choose_exit_code(done))
+    return done
 
 
-def _record_of(records: Iterable[tuple[str, RepositoryRecord]], name: str) -> RepositoryRecord:
-    for other, record in records:
+def _record_of(lake: Lake, name: str) -> RepositoryRecord:
+    """Return the record of a repository, also of a deleted one. Raises RepositoryNotFound."""
+    for other, record in lake.all_repositories(prefix=name):
         if other == name:
             return record
     raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
-
-
-def _settings(settings: ReaperSettings, rate: float | None, metrics_port: int | None) -> ReaperSettings:
-    changes = {"rate_per_second": rate, "metrics_port": metrics_port}
-    return replace(settings, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _metrics(settings: ReaperSettings) -> ReaperMetrics | None:
-    if not settings.metrics_port:
-        return None
-    from refstore_reaper.reaper_metrics import PrometheusMetrics
-
-    return PrometheusMetrics(settings.metrics_host, settings.metrics_port)
 
 
 def _report(ctx: typer.Context, done: PassSummary) -> None:

@@ -9,21 +9,24 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from refstore.cli.common import open_lake, settings_of, warn_of_open_folders
+from refstore.cli.common import open_lake, override_settings, settings_of, stopping, warn_of_open_folders
 from refstore.cli.errors import exit_code
 from refstore.configuration.settings import Settings
 from refstore.core import event_log
 from refstore.core.child_processes import PythonProcess, when_parent_ends
-from refstore.errors import InvalidSettings, MissingExtra, RefstoreError
+from refstore.core.file_modes import make_folder
+from refstore.core.user_folders import state_folder
+from refstore.errors import Conflict, InvalidSettings, MissingExtra, RefstoreError
+from refstore.lake import Lake
+from refstore.service import access_keys
 
 if TYPE_CHECKING:
     from refstore_api.server import GatewayApplication
@@ -38,6 +41,9 @@ BATCH_SECONDS = 60.0
 """How long a reaper that is to end may take over the batch in hand. If it is killed then, nothing is lost: another
 reaper finishes the batch.
 """
+
+KEY_ID: Final = "REFSTORE_ACCESS_KEY_ID"
+SECRET: Final = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name
 
 _log = event_log.get_logger(__name__)
 
@@ -86,22 +92,94 @@ def serve(
         from refstore_http.tls import Certificate
     except ModuleNotFoundError as error:
         raise MissingExtra("api", "refstore serve") from error
-    from refstore.cli.first_key import see_to_first_key
     from refstore.kv_recovery.kv_verification import have_servers_changed
     from refstore.kv_recovery.superseded_records import settle_superseded_keys
 
+    own = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
+    override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, "s3.port": s3_port})
     settings = settings_of(ctx, service=True)
-    options = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
-    settings = _check_settings(settings, {name: value for name, value in options.items() if value is not None}, s3_port)
+    check_stores(settings)
+    _check_public_url(settings)
     has_tls = Certificate.from_settings(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
         if have_servers_changed(lake):  # as after a restore of the KV, which may have brought revoked keys back
             settle_superseded_keys(lake)
-        key_id, secret = see_to_first_key(lake, settings.data, os.environ)
+        key_id, secret = _see_to_first_key(lake, settings.data, os.environ)
     _check_s3(settings)
     warn_of_open_folders(settings)
-    sockets = _Sockets(server.bind_socket(settings.api.host, settings.api.port), _bind_s3(settings))
+    bound, s3 = server.bind_socket(settings.api.host, settings.api.port), settings.s3
+    sockets = _Sockets(
+        bound, server.bind_socket(s3.host or settings.api.host, s3.port, "--s3-port") if s3.port >= 0 else None
+    )
     _run(settings, sockets, lambda: _say_where(settings, sockets, key_id, secret, has_tls=has_tls), reaps=reaper)
+
+
+def _see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the id of an access key that can be named to people, and where its secret is; '' where nothing is known.
+
+    Make the operator's key of the environment. Without one, and if the lake has no key, write a new key into a file: a
+    secret printed to standard error would stay in the system's journal, where others may read it.
+
+    `data`: the embedded default's folder, which takes the file; None: the user's state folder. Raises InvalidSettings,
+    Invalid.
+    """
+    key_id, secret = environ.get(KEY_ID, ""), environ.get(SECRET, "")
+    if bool(key_id) != bool(secret):
+        raise InvalidSettings(f"{KEY_ID} and {SECRET} must be given together; give both, or neither")
+    if key_id:
+        try:
+            access_keys.ensure_key(lake, key_id, secret)
+        except Conflict as error:  # the service goes on with its other keys; the old secret of a rotation stays ended
+            typer.echo(f"refstore: warning: {KEY_ID} and {SECRET} open nothing: {error}", err=True)
+        return key_id, f"${SECRET}"
+    if not access_keys.has_any_key(lake.kv):
+        place = _make_in_file(lake, data if data is not None else state_folder())
+        typer.echo(f"The first access key, an operator's, is in {place}; keep it, and remove the file", err=True)
+        return place.stem.removeprefix("first-access-key-"), f"the secret in {place}"
+    return "", ""
+
+
+def _make_in_file(lake: Lake, folder: Path) -> Path:
+    """Make a key and return the file that holds it. The file is written first, because a lost secret would leave the
+    lake with a useless key.
+    """
+    key_id, secret = access_keys.new_id(), access_keys.new_secret()
+    place = folder / f"first-access-key-{key_id}.env"
+    try:
+        make_folder(folder)
+        _write_private(place, f"{KEY_ID}={key_id}\n{SECRET}={secret}\n")
+    except OSError as error:
+        _remove(place)
+        raise InvalidSettings(
+            f"the first access key cannot be written to {place} ({error.strerror}); give it with {KEY_ID} and "
+            f"{SECRET}, or name another folder with XDG_STATE_HOME"
+        ) from error
+    try:
+        access_keys.create_key(
+            lake, access_keys.Role.OPERATOR, id=key_id, secret=secret, description="made by the first refstore serve"
+        )
+    except BaseException:
+        if access_keys.find_key(lake.kv, key_id) is None:
+            _remove(place)
+        raise
+    return place
+
+
+def _write_private(place: Path, text: str) -> None:
+    """Write a new file with mode 0600, even in a folder that is shared by a group. Raises OSError, also if the file
+    exists.
+    """
+    with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _remove(place: Path) -> None:
+    with contextlib.suppress(
+        OSError
+    ):  # it is not there, or the folder is not; the name is random, so it is nobody else's
+        place.unlink()
 
 
 def _run(settings: Settings, sockets: _Sockets, on_started: Callable[[], None], *, reaps: bool) -> None:
@@ -139,14 +217,6 @@ def _check_s3(settings: Settings) -> None:
     read_server_key(settings)
 
 
-def _bind_s3(settings: Settings) -> socket.socket | None:
-    from refstore_api import server
-
-    if settings.s3.port < 0:
-        return None
-    return server.bind_socket(settings.s3.host or settings.api.host, settings.s3.port, "--s3-port")
-
-
 def _gateway(settings: Settings, sockets: _Sockets) -> GatewayApplication | None:
     """Return the S3 gateway, if it is asked for."""
     from refstore_api.server import GatewayApplication
@@ -169,16 +239,6 @@ def _reaper_folder(settings: Settings, answering: threading.Event, *, reaps: boo
         _reaping(settings, Path(folder), answering),
     ):
         yield Path(folder)
-
-
-def _check_settings(settings: Settings, options: dict[str, Any], s3_port: int | None) -> Settings:
-    """Return the settings with the command's options in them. Raises InvalidSettings."""
-    settings = replace(settings, api=replace(settings.api, **options))
-    if s3_port is not None:
-        settings = replace(settings, s3=replace(settings.s3, port=s3_port))
-    check_stores(settings)
-    _check_public_url(settings)
-    return settings
 
 
 def _address_of(listening: socket.socket, *, has_tls: bool) -> str:
@@ -335,13 +395,6 @@ def _many(settings: Settings, sockets: _Sockets, folder: Path | None, started: A
     """Answer with several processes over one socket. One that dies is replaced; all end when this one is to end."""
     from refstore_api import server
 
-    over = threading.Event()
-
-    def end(_number: int, _frame: object) -> None:
-        over.set()
-
-    handlers = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-
     start = partial(PythonProcess, _worker, settings, sockets, folder)
     processes: list[PythonProcess] = []
 
@@ -350,17 +403,18 @@ def _many(settings: Settings, sockets: _Sockets, folder: Path | None, started: A
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGHUP)
 
-    if settings.api.tls_certificate:  # before the processes start: without a handler SIGHUP would end this one
-        handlers[signal.SIGHUP] = signal.signal(signal.SIGHUP, reload)
-    processes.extend(start() for _ in range(settings.api.workers))
-    started()
-    try:
-        while not over.wait(CHECK_SECONDS):
-            processes = [process if process.is_alive() else start() for process in processes]
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join(server.GRACE_SECONDS + 10)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with stopping() as over:
+        # before the processes start: without a handler SIGHUP would end this one
+        before = signal.signal(signal.SIGHUP, reload) if settings.api.tls_certificate else None
+        processes.extend(start() for _ in range(settings.api.workers))
+        started()
+        try:
+            while not over.wait(CHECK_SECONDS):
+                processes = [process if process.is_alive() else start() for process in processes]
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.join(server.GRACE_SECONDS + 10)
+            if before is not None:
+                signal.signal(signal.SIGHUP, before)

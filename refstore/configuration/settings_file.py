@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from refstore.configuration.settings_table import ENVIRONMENT_PREFIX
+from refstore.configuration.settings import ENVIRONMENT_PREFIX
 from refstore.errors import InvalidSettings
 
 CONFIG: Final = "config"

@@ -33,9 +33,16 @@ from refstore.configuration.object_store_settings import (
     is_store_setting,
     store_variables,
 )
-from refstore.configuration.settings import Settings, embedded_urls
+from refstore.configuration.settings import (
+    ENVIRONMENT_PREFIX,
+    SECTIONS,
+    SETTINGS,
+    Setting,
+    Settings,
+    embedded_urls,
+    store_setting,
+)
 from refstore.configuration.settings_file import CONFIG, CONFIG_VARIABLE, SettingsFile, read_settings_file
-from refstore.configuration.settings_table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, Setting, store_setting
 from refstore.core.redaction import redact_url
 from refstore.core.suggestions import find_nearest
 from refstore.errors import InvalidSettings

@@ -1,8 +1,8 @@
 """Sample data for a new repository, in the layout that lakeFS's quickstart and its clients' tutorials expect.
 
 Everything is made up here, from a fixed seed, so nobody's licence applies and every repository gets the same:
-`lakes.parquet` with the columns that the tutorials' queries name, a `README.md` that goes through them, where the data
-is from (`data/`), and small pictures (`images/`). The lakes, their countries and their depths mean nothing. Before
+`lakes.parquet` with the columns that the tutorials' queries name, a `README.md` that goes through them, and where the
+data is from (`data/`). The lakes, their countries and their depths mean nothing. Before
 that, some commits of the past write guests' visits to the lakes (`data/visits/`), so that there is a history to try
 retention and purges on.
 """
@@ -10,9 +10,6 @@ retention and purges on.
 from __future__ import annotations
 
 import io
-import struct
-import zlib
-from math import sin
 from random import Random
 from typing import Final
 
@@ -29,7 +26,6 @@ HISTORY_DAYS: Final = (120, 90, 60, 30)
 VISITS: Final = "data/visits/visits.parquet"
 GUESTS: Final = 50
 LAKES: Final = 100_000
-IMAGES: Final = 29
 
 _PARQUET: Final = "application/vnd.apache.parquet"
 _SEED: Final = 20261122
@@ -54,8 +50,6 @@ _LAST: Final = [
     "wick",
 ]  # fmt: skip
 _KINDS: Final = ["Lake {}", "{} Lake", "{} Reservoir", "{} Pond", "{}", "Upper {}", "Lower {}", "Little {}"]
-_WIDTH: Final = 64
-_HEIGHT: Final = 40
 
 _README: Final = """\
 # Sample data
@@ -133,10 +127,6 @@ def sample_uploads(repository: str, branch: str) -> list[Upload]:
     return [
         Upload(path="README.md", body=readme.encode(), content_type="text/markdown"),
         Upload(path="data/lakes.source.md", body=_SOURCE.encode(), content_type="text/markdown"),
-        *(
-            Upload(path=f"images/lake-{n:02d}.png", body=sample_image(n), content_type="image/png")
-            for n in range(1, IMAGES + 1)
-        ),
         Upload(path="lakes.parquet", body=lakes_parquet(), content_type=_PARQUET),
     ]
 
@@ -175,18 +165,3 @@ def visits_parquet(months: int) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink)
     return sink.getvalue()
-
-
-def sample_image(number: int) -> bytes:
-    """Return a small PNG of waves, another one for each number."""
-    rows = bytearray()
-    for y in range(_HEIGHT):
-        rows.append(0)  # no filter
-        for x in range(_WIDTH):
-            wave = sin((x + 3 * number) / (4 + number % 5)) * 4 + _HEIGHT / 3
-            rows += bytes((30, 90 + 4 * y % 120, 160 + number) if y > wave else (200, 220 - number, 250 - 2 * y))
-    header = struct.pack(">IIBBBBB", _WIDTH, _HEIGHT, 8, 2, 0, 0, 0)  # 8 bits of each colour, RGB
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(rows), 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )

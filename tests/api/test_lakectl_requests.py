@@ -122,7 +122,6 @@ def test_a_repository_is_made_once_and_with_the_sample_data_that_it_says_is_incl
     assert [item["path"] for item in lakectl.listing(name, "main", prefix="", delimiter="/")] == [
         "README.md",
         "data/",
-        "images/",
         "lakes.parquet",
     ]
     assert (

@@ -45,7 +45,6 @@ class TestRepositories:
         assert [row["path"] for row in refstore.json("ls", "quickstart", "main")] == [
             "README.md",
             "data/",
-            "images/",
             "lakes.parquet",
         ]
         assert "Lake" in refstore.ok("cat", "quickstart", "main", "README.md").out

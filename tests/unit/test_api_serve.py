@@ -333,7 +333,7 @@ def test_keys_are_created_listed_and_revoked(refstore: Command) -> None:
     assert made["secret_access_key"] not in listed.out
     assert made["access_key_id"] in listed.out
     revoked = refstore.json("keys", "revoke", made["access_key_id"], "--yes")
-    assert revoked == {"access_key_id": made["access_key_id"], "revoked": True}
+    assert revoked == {"access_key_id": made["access_key_id"], "revoked": "the key"}
     assert made["access_key_id"] not in refstore.ok("keys", "list", "--json").out
     assert refstore("keys", "revoke", made["access_key_id"], "--yes").code == 3
 

@@ -22,8 +22,7 @@ import typer
 from refstore import __version__, cli, errors
 from refstore.cli import common, options, plain_values
 from refstore.configuration import logs
-from refstore.configuration.settings import LogSettings
-from refstore.configuration.settings_table import SETTINGS
+from refstore.configuration.settings import SETTINGS, LogSettings
 from refstore.core import event_log
 from refstore.records.branch_records import Tag
 

@@ -121,9 +121,7 @@ def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path
     }
     named = names_in(RULES.read_text()) | names_in(DASHBOARD.read_text())
     still = {
-        name
-        for name in named - of_the_job - {metrics.REPOSITORY_KV_WENT_BACK.series_name}
-        if len(values[name]) < 2
+        name for name in named - of_the_job - {metrics.REPOSITORY_KV_WENT_BACK.series_name} if len(values[name]) < 2
     }
     assert not still
 

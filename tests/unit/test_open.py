@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import refstore
-from refstore.configuration.settings_table import SETTINGS
+from refstore.configuration.settings import SETTINGS
 from refstore.core.safety import Safety
 from refstore.errors import DurationsDiffer, InvalidSettings
 from refstore.lake import Lake

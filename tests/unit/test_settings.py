@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refstore
-from refstore.configuration.settings import ApiSettings, ReaperSettings, Settings, embedded_urls
+from refstore.configuration.settings import SETTINGS, ApiSettings, ReaperSettings, Settings, embedded_urls
 from refstore.configuration.settings_loader import LoadedSettings, load_settings
-from refstore.configuration.settings_table import SETTINGS
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
