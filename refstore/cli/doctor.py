@@ -80,14 +80,14 @@ def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
     where = str(loaded.file.path) if loaded.file.path else "no file; environment, command line and defaults"
     yield Check("settings", "warning" if loaded.warnings else "ok", where, "; ".join(loaded.warnings))
     yield _versions()
-    yield from _guarded("java", _java)
-    yield from _guarded("lake", partial(_lake, ctx, write=write))
+    yield from _check_safely("java", _java)
+    yield from _check_safely("lake", partial(_lake, ctx, write=write))
     places = [loaded.settings.data] if loaded.settings.data is not None else []
     for place, mode in find_exposed(places):
         yield Check("files", "warning", f"{place} has the mode {mode:04o}", f"take it from others: chmod go= {place}")
 
 
-def _guarded(name: str, look: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+def _check_safely(name: str, look: Callable[[], Iterable[Check]]) -> Iterator[Check]:
     """Yield what a look finds. An error that it raises is what it found."""
     try:
         yield from look()
@@ -124,25 +124,25 @@ def _lake(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
     from refstore.kv_recovery.kv_verification import verify_lake
 
     with open_lake(ctx, only_read=True) as lake:
-        yield from _timed("kv", lambda: len(list(lake.repositories())), "repositories")
-        yield from _guarded("durations", partial(_durations, lake))
-        yield from _timed(
+        yield from _time_call("kv", lambda: len(list(lake.repositories())), "repositories")
+        yield from _check_safely("durations", partial(_durations, lake))
+        yield from _time_call(
             f"objects at {redact_url(lake.objects_url)}",
             lambda: len(list(islice(lake.own_store.list(PROBE), 1))),
             "probes listed",
         )
-        yield from _guarded("kv: durability", partial(_risks, lake))
+        yield from _check_safely("kv: durability", partial(_risks, lake))
         yield from _disks(lake)
-        yield from _guarded(KEPT_VERSIONS, partial(_kept_versions, lake))
+        yield from _check_safely(KEPT_VERSIONS, partial(_kept_versions, lake))
         if write:
-            yield from _guarded(PERMISSIONS, partial(_probe, lake))
+            yield from _check_safely(PERMISSIONS, partial(_probe, lake))
         yield _reapers(lake)
         seen = verify_lake(lake)
-        yield from _guarded("deletion", partial(_deletion, lake, seen))
+        yield from _check_safely("deletion", partial(_deletion, lake, seen))
         yield from _repositories(lake, seen)
 
 
-def _timed(name: str, call: Callable[[], int], found: str) -> Iterator[Check]:
+def _time_call(name: str, call: Callable[[], int], found: str) -> Iterator[Check]:
     """Look whether a store answers one small call, and how soon."""
 
     def look() -> Iterator[Check]:
@@ -155,7 +155,7 @@ def _timed(name: str, call: Callable[[], int], found: str) -> Iterator[Check]:
         else:
             yield Check(name, "ok", text)
 
-    return _guarded(name, look)
+    return _check_safely(name, look)
 
 
 def _durations(lake: Lake) -> Iterator[Check]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from refstore.records.repository_records import RepositoryRecord
     from refstore_reaper.dry_run import PlannedDelete
     from refstore_reaper.pass_summary import PassSummary
-    from refstore_reaper.status import RepositoryStatus
+    from refstore_reaper.status import ReaperStatus, RepositoryStatus
 
 app = typer.Typer()
 group = typer.Typer(invoke_without_command=True)
@@ -97,23 +97,29 @@ def reaper(
     if grace_seconds is not None and not repository and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
     settings = settings_of(ctx, service=not once and not dry_run)
-    if not dry_run:
-        warn_of_open_folders(settings)
-    limits: _Limits = {"repositories": repository or [], "scrub_now": scrub, "grace_seconds": grace_seconds}
-    with lowered_priority(niceness), stopping() as stop:
-        with open_lake(ctx, only_read=dry_run) as lake:
-            for name in limits["repositories"]:
-                _record_of(lake, name)
-            if dry_run:
-                done = _dry_run(ctx, lake, settings.reaper, limits, stop.is_set)
-            else:
-                done = _run(lake, settings.reaper, limits, stop.is_set, once=once)
-        if not dry_run or not invocation_of(ctx).json:
-            _report(ctx, done)
-        if dry_run and not invocation_of(ctx).json:
-            typer.echo("This was a dry run: nothing was changed.", err=True)
+    limits = _Limits(repositories=repository or [], scrub_now=scrub, grace_seconds=grace_seconds)
+    with lowered_priority(niceness):
+        done = _reap(ctx, settings.reaper, limits, once=once, dry_run=dry_run)
     if once or dry_run:
         raise typer.Exit(choose_exit_code(done))
+
+
+def _reap(ctx: typer.Context, settings: ReaperSettings, limits: _Limits, *, once: bool, dry_run: bool) -> PassSummary:
+    """Delete, or say what would be deleted, and report it."""
+    if not dry_run:
+        warn_of_open_folders(settings_of(ctx))
+    with stopping() as stop, open_lake(ctx, only_read=dry_run) as lake:
+        for name in limits["repositories"]:
+            _record_of(lake, name)
+        if dry_run:
+            done = _dry_run(ctx, lake, settings, limits, stop.is_set)
+        else:
+            done = _run(lake, settings, limits, stop.is_set, once=once)
+    if not dry_run or not invocation_of(ctx).json:
+        _report(ctx, done)
+    if dry_run and not invocation_of(ctx).json:
+        typer.echo("This was a dry run: nothing was changed.", err=True)
+    return done
 
 
 def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> None:
@@ -151,19 +157,7 @@ def status(
     if invocation_of(ctx).json:
         emit(ctx, shown._asdict())
         return
-    reapers = [
-        {
-            "reaper": item.reaper,
-            "alive": item.is_alive,
-            "since": format_when(item.started_ms),
-            "last_seen": format_when(item.beat_ms),
-            "passes": item.passes,
-            "deleted": item.deleted_objects,
-            "bytes": item.deleted_bytes,
-            "errors": item.errors,
-        }
-        for item in shown.reapers
-    ]
+    reapers = [_reaper_row(item) for item in shown.reapers]
     if reapers:
         emit(ctx, reapers)
     else:
@@ -195,6 +189,19 @@ def status(
             typer.echo(f"\n{item.repository}: {item.stopped}; {breaker.advice(item.repository, item.stopped)}")
         if item.name_hold:
             typer.echo(f"\n{item.name_hold}")
+
+
+def _reaper_row(item: ReaperStatus) -> dict[str, object]:
+    return {
+        "reaper": item.reaper,
+        "alive": item.is_alive,
+        "since": format_when(item.started_ms),
+        "last_seen": format_when(item.beat_ms),
+        "passes": item.passes,
+        "deleted": item.deleted_objects,
+        "bytes": item.deleted_bytes,
+        "errors": item.errors,
+    }
 
 
 def _deletion(item: RepositoryStatus, *, is_settling: bool) -> str:

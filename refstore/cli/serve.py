@@ -107,10 +107,7 @@ def serve(
         key_id, secret = _see_to_first_key(lake, settings.data, os.environ)
     _check_s3(settings)
     warn_of_open_folders(settings)
-    bound, s3 = server.bind_socket(settings.api.host, settings.api.port), settings.s3
-    sockets = _Sockets(
-        bound, server.bind_socket(s3.host or settings.api.host, s3.port, "--s3-port") if s3.port >= 0 else None
-    )
+    sockets = _listen(settings, server.bind_socket)
     _run(settings, sockets, lambda: _say_where(settings, sockets, key_id, secret, has_tls=has_tls), reaps=reaper)
 
 
@@ -204,6 +201,11 @@ class _Sockets(NamedTuple):
 
     api: socket.socket
     s3: socket.socket | None
+
+
+def _listen(settings: Settings, bind: Callable[..., socket.socket]) -> _Sockets:
+    bound, s3 = bind(settings.api.host, settings.api.port), settings.s3
+    return _Sockets(bound, bind(s3.host or settings.api.host, s3.port, "--s3-port") if s3.port >= 0 else None)
 
 
 def _check_s3(settings: Settings) -> None:
