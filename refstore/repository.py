@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from refstore.operations import (
         address_info,
         change_metadata,
-        expire_staged_entries,
         log_and_diff,
         onboard,
         refs,
         rule_review,
         rules_document,
+        rules_in_force,
         tag,
         trash,
         unknown_names,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from refstore.operations.address_info import AddressInfo
     from refstore.operations.commit import CommitDetails, CommitInfo
     from refstore.operations.copy import Copy
-    from refstore.operations.expire_staged_entries import StagedExpiry
     from refstore.operations.import_objects import ImportResult, ProgressCallback
     from refstore.operations.log_and_diff import LogEntry
     from refstore.operations.move import Move
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from refstore.records.mark_records import Mark
     from refstore.records.repository_records import ImportSource, RepositoryRecord
     from refstore.records.staging_records import Entry
-    from refstore.retention.rules import GcRules, Rules
+    from refstore.retention.rules import GcRules
     from refstore.versioning.commits.tree_diff import PathChange
 else:
     explain = LazyModule("refstore.deletion_history.explain")
@@ -78,7 +77,6 @@ else:
     copy_operation = LazyModule("refstore.operations.copy")
     move_operation = LazyModule("refstore.operations.move")
     delete_operation = LazyModule("refstore.operations.delete")
-    expire_staged_entries = LazyModule("refstore.operations.expire_staged_entries")
     import_objects_operation = LazyModule("refstore.operations.import_objects")
     log_and_diff = LazyModule("refstore.operations.log_and_diff")
     onboard = LazyModule("refstore.operations.onboard")
@@ -87,6 +85,7 @@ else:
     restore_operation = LazyModule("refstore.operations.restore")
     rule_review = LazyModule("refstore.operations.rule_review")
     rules_document = LazyModule("refstore.operations.rules_document")
+    rules_in_force = LazyModule("refstore.operations.rules_in_force")
     tag = LazyModule("refstore.operations.tag")
     trash = LazyModule("refstore.operations.trash")
     unknown_names = LazyModule("refstore.operations.unknown_names")
@@ -203,12 +202,8 @@ class Repository:
 
     def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[Entry]:
         """Stage any number of objects in batches, and return their entries in the same order."""
-        return list(self.iter_stage_many(branch, items))
-
-    def iter_stage_many(self, branch: str, items: Iterable[Stage]) -> Iterator[Entry]:
-        """Do what `stage_many` does lazily: each batch is staged when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(items, lambda batch: upload_operation.stage_many(self.context, name, batch))
+        return list(self._in_batches(items, lambda batch: upload_operation.stage_many(self.context, name, batch)))
 
     def import_objects(
         self,
@@ -272,12 +267,8 @@ class Repository:
 
     def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[Entry]:
         """Link any number of addresses in batches, and return their entries in the same order."""
-        return list(self.iter_link_many(branch, items))
-
-    def iter_link_many(self, branch: str, items: Iterable[Link]) -> Iterator[Entry]:
-        """Do what `link_many` does lazily: each batch is linked when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(items, lambda batch: upload_operation.link_many(self.context, name, batch))
+        return list(self._in_batches(items, lambda batch: upload_operation.link_many(self.context, name, batch)))
 
     @_operation
     def link_each(
@@ -295,12 +286,8 @@ class Repository:
 
     def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[Entry]:
         """Copy in batches of 1,000. Each batch happens as if at once, and reads what earlier batches wrote."""
-        return list(self.iter_copy_many(source, branch, copies))
-
-    def iter_copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Iterator[Entry]:
-        """Do what `copy_many` does lazily: each batch is copied when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, source, name, batch))
+        return list(self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, source, name, batch)))
 
     def move(self, branch: str, path: str, destination: str) -> Entry:
         """Copy an object within a branch, then delete its source. A crash in between leaves both names.
@@ -631,11 +618,11 @@ class Repository:
     @_operation
     def get_branch(self, name: str) -> Branch:
         """Return a branch's record. Raises BranchNotFound."""
-        return branch_operation.get_branch(self.context, ids.branch_name(name))
+        return self.context.branches.read_open(ids.branch_name(name)).record
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
         """List the open branches in order of name."""
-        return branch_operation.scan_branches(self.context, prefix=prefix, after=after)
+        return self.context.branches.scan_open(prefix=prefix, after=after)
 
     @_operation
     def delete_branch(self, name: str) -> None:
@@ -666,14 +653,14 @@ class Repository:
     # ---- retention
 
     @_operation
-    def retention(self) -> rules_document.RetentionRules | None:
+    def retention(self) -> rules_in_force.RetentionRules | None:
         """Return the rules in force. None: there are none, and no commit expires."""
-        return rules_document.get_rules(self.context)
+        return rules_in_force.get_rules(self.context)
 
     @_operation
     def set_retention(
         self, document: str, *, by: str = "", remove: Collection[str] = ()
-    ) -> rules_document.RetentionRules:
+    ) -> rules_in_force.RetentionRules:
         """Replace all rules by a document (`docs/retention.md`), on behalf of `by`.
 
         `remove`: the legal holds and pins that the document removes, such as `hold:contracts/`, `pin:6e40...` and
@@ -688,32 +675,23 @@ class Repository:
         names and filters that match nothing here, and how many commits expire tonight. Raises InvalidRules,
         CorruptRecord.
         """
-        rules = self._rules() if document is None else rules_document.parse_rules(self.context, document).rules
-        return rule_review.review_rules(self.context, rules)
+        ctx = self.context
+        rules = (
+            rules_in_force.rules_in_force(ctx) if document is None else rules_document.parse_rules(ctx, document).rules
+        )
+        return rule_review.review_rules(ctx, rules)
 
     @_operation
-    def delete_retention(self, *, remove: Collection[str] = ()) -> rules_document.RetentionRules:
+    def delete_retention(self, *, remove: Collection[str] = ()) -> rules_in_force.RetentionRules:
         """Delete all rules, and return them. `remove`: see `set_retention`. Raises NotFound, ConsentNeeded, Conflict
         (they have changed).
         """
         return rules_document.delete_rules(self.context, remove=remove)
 
     @_operation
-    def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> rules_document.RetentionRules | None:
+    def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> rules_in_force.RetentionRules | None:
         """Set, or with None delete, only the rules that lakeFS's format can express. Raises InvalidRules."""
         return rules_document.set_gc_rules(self.context, rules, by=by)
-
-    def expire_uncommitted(self, rules: Rules | None = None) -> StagedExpiry:
-        """Reset the staged objects that have expired by path rules, on every branch. They stay in their grace window.
-
-        `rules`: use these rules instead of those in force. A branch with an unfinished commit waits for the next call;
-        the result's `left` says so.
-        """
-        rules = self._rules() if rules is None else rules
-        total = expire_staged_entries.StagedExpiry()
-        for name in [name for name, _ in self.branches()] if expire_staged_entries.has_uncommitted_rule(rules) else []:
-            total += expire_staged_entries.expire_staged_entries(self.context, rules, name)
-        return total
 
     # ---- purge
 
@@ -743,12 +721,6 @@ class Repository:
         except NotFound as error:
             self._suggest(error)
             raise
-
-    def _rules(self) -> Rules:
-        from refstore.retention.rules import Rules
-
-        retention = self.retention()
-        return retention.rules if retention is not None else Rules()
 
     def _in_batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
         """Run each batch under a deadline of its own when the first of its results is read."""

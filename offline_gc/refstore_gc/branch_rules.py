@@ -7,8 +7,9 @@ and writes nothing.
 from __future__ import annotations
 
 from refstore.context import Context
-from refstore.operations import expire_head, expire_staged_entries, rules_document
+from refstore.operations import expire_head, expire_staged_entries
 from refstore.operations.expire_head import RangeAges
+from refstore.operations.rules_in_force import rules_to_expire_by
 from refstore.retention.path_rules import latest_view_rules
 from refstore.retention.rules import Rules
 from refstore_gc.run_summary import BranchRuleResult, ObjectCount
@@ -16,7 +17,7 @@ from refstore_gc.run_summary import BranchRuleResult, ObjectCount
 
 def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
     """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
-    effective = rules or rules_document.rules_to_expire_by(ctx)
+    effective = rules or rules_to_expire_by(ctx)
     done = _expire_staged(ctx, effective, dry_run=dry_run)
     if not effective.allow_deletion_from_latest_view:
         return done
@@ -34,7 +35,7 @@ def _expire_staged(ctx: Context, rules: Rules, *, dry_run: bool) -> BranchRuleRe
         return BranchRuleResult()
     total = ObjectCount()
     left: list[str] = []
-    for branch in expire_head.open_branches(ctx):
+    for branch in [name for name, _ in ctx.branches.scan_open()]:
         done = expire_staged_entries.expire_staged_entries(ctx, rules, branch, dry_run=dry_run)
         total += ObjectCount(done.objects, done.size_bytes)
         if done.is_incomplete:
@@ -47,7 +48,7 @@ def _expire_latest_view(ctx: Context, rules: Rules, *, dry_run: bool) -> BranchR
     left: list[str] = []
     known = RangeAges()
     held = expire_head.protected_commits(ctx, rules)
-    for branch in expire_head.open_branches(ctx):
+    for branch in [name for name, _ in ctx.branches.scan_open()]:
         for rule in latest_view_rules(rules, branch, ctx.clock.now_ms()):
             done = expire_head.expire_head(ctx, branch, rule, held, known, dry_run=dry_run)
             total += ObjectCount(done.objects, done.size_bytes)

@@ -18,6 +18,7 @@ from refstore.errors import StoreMisconfigured
 from refstore.gc_marks import LiveCommit, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
 from refstore.operations import rules_document
+from refstore.operations.rules_in_force import rules_to_expire_by
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.commit_arrays import NONE
 from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, make_plan
@@ -51,7 +52,7 @@ def decide_marks(ctx: Context, *, rules: Rules | None = None, grace_days: float 
     one that loses nothing.
     """
     if rules is None:
-        rules = rules_document.rules_to_expire_by(ctx)
+        rules = rules_to_expire_by(ctx)
     history, refs = rules_document.read_history(ctx)
     made = make_plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)

@@ -14,10 +14,10 @@ from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, CommitId
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.operations import rules_document
 from refstore.operations import tag as tag_operation
 from refstore.operations.commit_entries import entries_of_commit
 from refstore.operations.referenced_entries import referenced_entries
+from refstore.operations.rules_in_force import get_rules
 from refstore.operations.version_entries import read_commits, staged_entries
 from refstore.records import keys
 from refstore.records.branch_records import Branch
@@ -126,7 +126,7 @@ def _names_in_commits(
 
 def _find_pinned_commits(ctx: Context) -> list[CommitId]:
     """Return the commits that tags and pins keep, by the rules in force."""
-    own = rules_document.get_rules(ctx)
+    own = get_rules(ctx)
     rules = own.rules if own is not None else Rules()
     tagged = [tag.commit for name, tag in tag_operation.scan_tags(ctx, prefix="", after="") if rules.holds_tag(name)]
     return list(dict.fromkeys([*tagged, *(CommitId(commit) for commit in rules.pins.commits)]))

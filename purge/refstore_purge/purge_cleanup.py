@@ -28,10 +28,11 @@ from refstore.core.units import DAY_MS
 from refstore.deletion_history import causes
 from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import BranchNotFound, NotFound
-from refstore.operations import branch, onboard, rules_document
+from refstore.operations import branch, onboard
 from refstore.operations.delete_contents import delete_recorded
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.referenced_entries import referenced_entries
+from refstore.operations.rules_in_force import rules_in_force
 from refstore.operations.version_entries import scan_versions
 from refstore.purge_document.document import PurgeDocument
 from refstore.records.encoding import encode
@@ -269,7 +270,7 @@ def read_document(ctx: Context) -> PurgeDocument:
 
 def find_held_addresses(ctx: Context) -> set[str]:
     """Return the addresses that a legal hold covers under any name, in any version and in the trash."""
-    prefixes = [hold.prefix for hold in rules_document.rules_in_force(ctx).legal_holds]
+    prefixes = [hold.prefix for hold in rules_in_force(ctx).legal_holds]
     held: set[str] = {each.entry.address for each in referenced_entries(ctx, prefixes)}  # first, as entries move
     return held.union(each.entry.address for each in scan_versions(ctx, prefixes=prefixes))
 

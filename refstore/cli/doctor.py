@@ -290,7 +290,13 @@ def _records_of(context: Context, seen: KvVerification) -> Iterator[Check]:
             "a ref of that name means the branch; create a tag of another name at the commit that `refstore tag list` "
             "shows, then delete the hidden one",
         )
-    own = rules_document.get_rules(context)
+
+
+def _withheld_rules(context: Context) -> Iterator[Check]:
+    """Tell whose rules wait for an operator. Raises Corrupt, Unavailable."""
+    from refstore.operations.rules_in_force import get_rules
+
+    own = get_rules(context)
     if own is not None and own.withheld:
         advice = f"look at the audit log, and set the rules that you want: refstore retention set {context.name} FILE"
         yield Check(where, "error", f"nothing expires: {own.withheld}", advice)

@@ -21,6 +21,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
 from refstore.operations.rule_review import RuleReview, compare_with_current, review_history, review_rules
+from refstore.operations.rules_in_force import RetentionRules
 from refstore.repository import Repository
 from refstore.retention import rule_explanation
 from refstore.retention.active_commits import (
@@ -353,7 +354,7 @@ def _rules_of(repo: Repository) -> rules_document.RetentionRules:
     return stored_rules
 
 
-def _row(repo: Repository, stored_rules: rules_document.RetentionRules) -> dict[str, object]:
+def _row(repo: Repository, stored_rules: RetentionRules) -> dict[str, object]:
     return {
         "repository": repo.name,
         "set": format_when(stored_rules.set_ms),

@@ -35,7 +35,7 @@ from refstore.kv_recovery.manifest_check import (
 )
 from refstore.kv_recovery.superseded_records import settle_superseded_records
 from refstore.operations.breaker_states import KV_WENT_BACK_REASON, BreakerStates
-from refstore.operations.read import have_content
+from refstore.operations.reference_lookup import have_content
 from refstore.records import keys
 from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode

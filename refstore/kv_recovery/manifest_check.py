@@ -16,7 +16,7 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import BranchName, CommitId, branch_of
 from refstore.errors import CorruptRecord, KVWentBack
 from refstore.kv.base import ABSENT, KV, Absent, Key
-from refstore.operations.read import have_content
+from refstore.operations.reference_lookup import have_content
 from refstore.records import keys
 from refstore.records.branch_records import ClosedBranch, decode_branch
 from refstore.records.commit_records import Commit

@@ -35,7 +35,7 @@ from refstore.namespaces import folder_url
 from refstore.objects.parallel_reads import READERS
 from refstore.operations import refs
 from refstore.operations.commit_references import delete_added_references
-from refstore.operations.read import have_content
+from refstore.operations.reference_lookup import have_content
 from refstore.operations.stage_entries import Placement, place
 from refstore.records import keys
 from refstore.records.branch_records import Branch, ClosedBranch, Tag

@@ -16,7 +16,7 @@ from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch
 from refstore.kv.base import ABSENT
 from refstore.operations.committed_names import CommittedName, committed_name
 from refstore.operations.purge_roles import AddressRole, role_of_content
-from refstore.operations.read import have_content
+from refstore.operations.reference_lookup import have_content
 from refstore.operations.refs import get_commit
 from refstore.records import keys
 from refstore.records.branch_records import Branch, DeletedToken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from refstore.audit import EntryDraft
 from refstore.context import Context
@@ -35,7 +35,7 @@ def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool =
     late is deleted again. If a store fails after the record was written, the branch stays, as after a crash: others may
     use it by then.
     """
-    check_open(ctx)
+    open_record(ctx)
     ref = refs.resolve(ctx, source)
     refs.check_mark(ctx, ref.commit)
     branches = ctx.branches
@@ -60,7 +60,7 @@ def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool =
     else:
         raise branches.contention(name)
     try:
-        check_open(ctx)
+        open_record(ctx)
         refs.check_mark(ctx, ref.commit)
     except (Gone, NotFound):
         _close_branch(ctx, name, branches.parse_open(name, raw))
@@ -131,16 +131,6 @@ def check_deletable(ctx: Context, name: BranchName, *, default: BranchName) -> N
         raise Conflict(f"{name!r} is the default branch of {ctx.name!r} and cannot be deleted")
 
 
-def get_branch(ctx: Context, name: BranchName) -> Branch:
-    """Return an open branch's record. Raises BranchNotFound."""
-    return ctx.branches.read_open(name).record
-
-
-def scan_branches(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[BranchName, Branch]]:
-    """Yield the open branches, in order of name."""
-    return ctx.branches.scan_open(prefix=prefix, after=after)
-
-
 def close_all(
     ctx: Context, cause: str, *, on_corrupt: Callable[[BranchName, CorruptRecord], None] | None = None
 ) -> int:
@@ -167,13 +157,10 @@ def close_all(
     return closed
 
 
-def check_open(ctx: Context) -> None:
-    """Raise RepositoryNotFound if the repository was deleted, or made again under its name, meanwhile."""
-    open_record(ctx)
-
-
 def open_record(ctx: Context) -> tuple[bytes, RepositoryRecord]:
-    """Return the repository's record: its bytes, to compare with, and what they mean. Raises RepositoryNotFound."""
+    """Return the repository's record: its bytes, to compare with, and what they mean. Raises RepositoryNotFound if it
+    was deleted, or made again under its name, meanwhile.
+    """
     raw = ctx.kv.get(keys.repository(ctx.name))
     record = decode_optional(raw, RepositoryRecord)
     if raw is ABSENT or record is None or record.id != ctx.repo or record.closed_ms:

@@ -178,7 +178,3 @@ def _entry_made_ms(address: Address) -> int | None:
 def make_notes(rule: LatestViewRule) -> dict[str, str]:
     """Return the notes of the commit, which say why it was made."""
     return {"rule": "all", "prefix": rule.prefix, "days": str(rule.days)}
-
-
-def open_branches(ctx: Context) -> list[BranchName]:
-    return [name for name, _ in ctx.branches.scan_open()]

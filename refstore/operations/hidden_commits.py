@@ -19,12 +19,12 @@ from refstore.records.mark_records import GcRun, Mark
 
 def read_marks(ctx: Context, ref: ResolvedRef) -> list[Mark]:
     """Return the mark of a ref's commit, and behind it those of its parts that were swept before. A branch has none."""
-    found: list[Mark] = []
+    marks: list[Mark] = []
     mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, ref.commit)), Mark) if ref.is_pinned_to_commit else None
     while mark is not None:
-        found.append(mark)
+        marks.append(mark)
         mark = decode(mark.earlier_marks, Mark) if mark.earlier_marks else None
-    return found
+    return marks
 
 
 def check_hidden(ctx: Context, ref: ResolvedRef, marks: Sequence[Mark], paths: Sequence[Path] | None = None) -> None:
@@ -34,11 +34,12 @@ def check_hidden(ctx: Context, ref: ResolvedRef, marks: Sequence[Mark], paths: S
     """
     for mark in marks:
         covers = not mark.prefixes if paths is None else mark.covers(paths)
-        if covers and _is_swept(ctx, mark) and _rules_hide(ctx):
+        if covers and _hides(ctx, mark) and _rules_hide(ctx):
             raise refs.marked_error(ref.commit, mark)
 
 
-def _is_swept(ctx: Context, mark: Mark) -> bool:
+def _hides(ctx: Context, mark: Mark) -> bool:
+    """Return whether the mark is that of a run that has finished marking."""
     # imported here, as below: few reads meet a mark, and every reader would start later
     from refstore.gc_marks.offline_runs import RunState
 
@@ -48,7 +49,7 @@ def _is_swept(ctx: Context, mark: Mark) -> bool:
 
 
 def _rules_hide(ctx: Context) -> bool:
-    from refstore.operations.rules_document import get_rules
+    from refstore.operations.rules_in_force import get_rules
 
     in_force = get_rules(ctx)
     return in_force is not None and in_force.rules.hide_marked

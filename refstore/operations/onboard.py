@@ -33,7 +33,7 @@ def onboard(ctx: Context, text: str, *, by: str) -> OnboardedDocument:
     document, warnings = read_document(text)
     key = keys.purge_document(ctx.repo)
     for _ in range(ATTEMPTS):
-        branch.check_open(ctx)
+        branch.open_record(ctx)
         raw = ctx.kv.get(key)  # not decoded: a document that cannot be read is replaced as well
         now = ctx.clock.now_ms()
         record = PurgeRecord(text, now, by, ctx.ids.new_id(now))

@@ -217,21 +217,6 @@ def current_contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Co
     return found
 
 
-def have_content(ctx: Context, addresses: Sequence[Address]) -> list[bool]:
-    """Return of each address whether its content is in the store, wherever it lies (rule 22). Erased ones count as
-    there.
-    """
-    records = (
-        ctx.locations.get_many(addresses) if addresses and ctx.locations.are_announced() else [None] * len(addresses)
-    )
-    places = [
-        record.current.address if record is not None and record.current is not None else address
-        for address, record in zip(addresses, records, strict=True)
-    ]
-    there = {info.key for info in ctx.objects.head_many([place for place in places if place]) if info is not None}
-    return [not place or place in there for place in places]
-
-
 def resolve(ctx: Context, ref: ResolvedRef, path: Path) -> ResolvedEntry:
     """Return the entry at one path. Raises ObjectNotFound."""
     return _require(resolve_many(ctx, ref, (path,)), ref, path)

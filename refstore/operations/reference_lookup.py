@@ -1,4 +1,4 @@
-"""Look up the names that addresses have by their references, and the entries that are left of these names."""
+"""Look up the names that addresses have by their references, the entries that are left of these names, and contents."""
 
 from __future__ import annotations
 
@@ -90,6 +90,21 @@ def describe_contents(ctx: Context, addresses: Sequence[Address]) -> dict[Addres
             if record is not None and (content := record.current) is not None:
                 found[address] = Entry(address, content.size_bytes, content.checksum, content.written_ms)
     return found
+
+
+def have_content(ctx: Context, addresses: Sequence[Address]) -> list[bool]:
+    """Return of each address whether its content is in the store, wherever it lies (rule 22). Erased ones count as
+    there.
+    """
+    records = (
+        ctx.locations.get_many(addresses) if addresses and ctx.locations.are_announced() else [None] * len(addresses)
+    )
+    places = [
+        record.current.address if record is not None and record.current is not None else address
+        for address, record in zip(addresses, records, strict=True)
+    ]
+    there = {info.key for info in ctx.objects.head_many([place for place in places if place]) if info is not None}
+    return [not place or place in there for place in places]
 
 
 def _not_restorable(address: Address, record: ReferenceRecord | None) -> RefstoreError:

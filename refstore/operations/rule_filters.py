@@ -8,19 +8,17 @@ whichever branches and paths there are later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 from typing import Final
-
-import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.errors import BranchNotFound, Contention, InvalidRules
 from refstore.operations import read
 from refstore.operations.refs import ResolvedRef
+from refstore.operations.rules_in_force import bind_filters
 from refstore.records.branch_records import Branch
-from refstore.retention.rules import ParsedRules, PathRuleFilter, Rules, check_own_filters
+from refstore.retention.rules import ParsedRules, check_own_filters
 
 BRANCHES_MAX: Final = 1000
 """How many branches are searched for one prefix; what only the others show is not known."""
@@ -47,17 +45,6 @@ def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
     rules = bind_filters(parsed.rules, read_as)
     check_own_filters(rules)
     return parsed._replace(rules=rules, read_as=read_as)
-
-
-def bind_filters(rules: Rules, read_as: Mapping[str, str]) -> Rules:
-    """Return `rules` with those prefixes split into branch and path that were when the document was set."""
-    bound = tuple(
-        msgspec.structs.replace(rule, filter=PathRuleFilter(rule.filter.prefix[len(branch) + 1 :], branch))
-        if not rule.filter.branch and (branch := read_as.get(rule.filter.prefix)) is not None
-        else rule
-        for rule in rules.rules
-    )
-    return msgspec.structs.replace(rules, rules=bound)
 
 
 def has_path_with_prefix(ctx: Context, prefix: str, branch: str = "") -> bool | None:

@@ -15,6 +15,7 @@ from refstore.core.suggestions import find_nearest
 from refstore.errors import CorruptRecord
 from refstore.gc_marks import Marks
 from refstore.operations import rule_filters, rules_document
+from refstore.operations.rules_in_force import get_rules
 from refstore.retention.active_commits import CommitExpiry, ExpiryState, Refs, compute_expiry
 from refstore.retention.rule_changes import NO_RULES, UNREADABLE, ChangeKind, RuleChange, compare_rules
 from refstore.retention.rules import BranchPeriods, Rules, rule_warnings
@@ -65,7 +66,7 @@ def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs)
 def compare_with_current(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:
     """Return what rules change against those in force."""
     try:
-        in_force = rules_document.get_rules(ctx)
+        in_force = get_rules(ctx)
     except CorruptRecord as error:
         unreadable = RuleChange(
             change=ChangeKind.REMOVED, subject="rules", name=UNREADABLE, before=str(error), needs_consent=True

@@ -8,7 +8,7 @@ that is left: a branch that is made while the branches are read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -16,11 +16,12 @@ from refstore.audit.record_history import RecordHistory
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import CommitId
-from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, KVWentBack, NotFound
+from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, NotFound
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import branch
 from refstore.operations import tag as tag_operation
-from refstore.operations.rule_filters import bind_filters, read_filters
+from refstore.operations.rule_filters import read_filters
+from refstore.operations.rules_in_force import RetentionRules, decode_rules, get_rules, read_record
 from refstore.records import keys
 from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode, decode_optional, encode
@@ -44,45 +45,6 @@ ROUNDS: Final = 10_000
 """How often missing parents are fetched; each round goes one commit further back."""
 
 
-class RetentionRules(NamedTuple):
-    """The rules that are in force."""
-
-    document: str
-    """As it was set."""
-    rules: Rules
-    set_ms: int
-    set_by: str
-    withheld: str = ""
-    """Why nothing expires by them until an operator has set rules again. '': they are in force."""
-
-
-def get_rules(ctx: Context) -> RetentionRules | None:
-    """Return the rules in force; None: no commit expires.
-
-    Raises CorruptRecord: then no job may go on by other rules, or by none.
-    """
-    return _read_record(ctx)[1]
-
-
-def rules_in_force(ctx: Context) -> Rules:
-    """Return the rules in force; empty ones, by which nothing expires, if there are none. Raises CorruptRecord."""
-    own = get_rules(ctx)
-    return own.rules if own is not None else Rules()
-
-
-def rules_to_expire_by(ctx: Context) -> Rules:
-    """Return the rules in force, for a job that lets something expire. Raises CorruptRecord, and KVWentBack where they
-    are withheld.
-    """
-    own = get_rules(ctx)
-    if own is not None and own.withheld:
-        raise KVWentBack(
-            f"nothing expires in {ctx.name!r}: {own.withheld}; look with `refstore retention get {ctx.name}` and "
-            "`refstore audit log`, then set the rules that you want with `refstore retention set`"
-        )
-    return own.rules if own is not None else Rules()
-
-
 def set_rules(ctx: Context, document: str, *, by: str, remove: Collection[str] = ()) -> RetentionRules:
     """Replace the whole document. `remove`: the legal holds and pins that it removes, by their names
     (`retention/rule_changes.py`). Raises InvalidRules, ConsentNeeded, RepositoryNotFound, Contention.
@@ -91,7 +53,7 @@ def set_rules(ctx: Context, document: str, *, by: str, remove: Collection[str] =
     for _ in range(ATTEMPTS):
         raw = ctx.kv.get(keys.retention_rules(ctx.repo))
         try:
-            check_consent(_decode_rules(ctx, raw), parsed.rules, remove)
+            check_consent(decode_rules(ctx, raw), parsed.rules, remove)
         except CorruptRecord as error:  # they are replaced as well, but nobody can say what they protect
             if UNREADABLE not in remove:
                 raise ConsentNeeded(
@@ -111,7 +73,7 @@ def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> RetentionRule
     """
     key = keys.retention_rules(ctx.repo)
     for _ in range(ATTEMPTS):
-        raw, old = _read_record(ctx)
+        raw, old = read_record(ctx)
         rules = replace_gc_rules(old.rules if old is not None else None, new)
         if new is None and not rules.is_extended:
             if raw is ABSENT:
@@ -133,7 +95,7 @@ def pin_commits(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retent
     """
     pinned = list(commits)
     for _ in range(ATTEMPTS):
-        raw, old = _read_record(ctx)
+        raw, old = read_record(ctx)
         rules = old.rules if old is not None else Rules()
         pins = msgspec.structs.replace(rules.pins, commits=tuple(dict.fromkeys((*rules.pins.commits, *pinned))))
         document = render_rules(msgspec.structs.replace(rules, pins=pins))
@@ -231,7 +193,7 @@ def delete_rules(ctx: Context, *, remove: Collection[str] = ()) -> RetentionRule
     now may have a legal hold that somebody set after it.
     """
     key = keys.retention_rules(ctx.repo)
-    raw, rules = _read_record(ctx)
+    raw, rules = read_record(ctx)
     if rules is None:
         raise no_rules_error(ctx)
     check_consent(rules.rules, Rules(), remove)
@@ -337,28 +299,6 @@ def _commit_row(name: CommitId, commit: Commit, *, landed: bool) -> CommitRow:
     return CommitRow(
         name, commit.parents, commit.retention_date_ms, landed, TransactionType.from_metadata(commit.metadata)
     )
-
-
-def _read_record(ctx: Context) -> tuple[bytes | Absent, RetentionRules | None]:
-    raw = ctx.kv.get(keys.retention_rules(ctx.repo))
-    record = decode_optional(raw, RetentionRecord)
-    if record is None:
-        return raw, None
-    rules = _decode_rules(ctx, raw)
-    return raw, RetentionRules(record.document, rules, record.set_ms, record.set_by, record.withheld)
-
-
-def _decode_rules(ctx: Context, raw: bytes | Absent) -> Rules:
-    """Return the rules of a record; NO_RULES without one. Raises CorruptRecord."""
-    record = decode_optional(raw, RetentionRecord)
-    if record is None:
-        return NO_RULES
-    try:
-        return bind_filters(read_rules(record.document).rules, record.read_as)
-    except InvalidRules as error:
-        raise CorruptRecord(
-            f"the retention rules of {ctx.name!r} cannot be read ({error}); set them again before anything expires"
-        ) from error
 
 
 def _new_record(

@@ -21,7 +21,8 @@ from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
 from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown, PathChanged
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, set_ifs
 from refstore.kv.unknown_outcomes import UnknownOutcomes
-from refstore.operations.read import ResolvedEntry, have_content, is_unchanged, resolve_beneath, resolve_many
+from refstore.operations.read import ResolvedEntry, is_unchanged, resolve_beneath, resolve_many
+from refstore.operations.reference_lookup import have_content
 from refstore.operations.refs import ResolvedRef, marked_error
 from refstore.records import keys
 from refstore.records.branch_records import Branch

@@ -15,8 +15,8 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.ids import Address, is_own
 from refstore.gc_marks.sweep_records import RunFilesMissing, read_outcomes
-from refstore.operations.read import have_content
-from refstore.operations.rules_document import get_rules
+from refstore.operations.reference_lookup import have_content
+from refstore.operations.rules_in_force import get_rules
 from refstore.records.mark_records import Mark
 from refstore.records.staging_records import Entry
 

@@ -9,6 +9,7 @@ from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks
 from refstore.operations import refs, rules_document
+from refstore.operations.rules_in_force import rules_in_force
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.path_rules import make_plan
 
@@ -45,7 +46,7 @@ def unmark(ctx: Context, which: str, *, pin: bool = False, by: str = "") -> Unma
 
 
 def _find_expired(ctx: Context, commits: Sequence[CommitId]) -> list[CommitId]:
-    rules = rules_document.rules_in_force(ctx)
+    rules = rules_in_force(ctx)
     history, names = rules_document.read_history(ctx)
     current_plan = make_plan(history, names, rules, ctx.clock.now_ms())
     partly = {commit for commit, _ in current_plan.partly_expired_commits()}

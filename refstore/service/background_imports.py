@@ -88,7 +88,7 @@ class BackgroundImports:
 
         Raises ForeignNotAllowed, Invalid, DirtyBranch, BranchNotFound, TooManyImports.
         """
-        branch_operation.get_branch(ctx, branch)
+        ctx.branches.read_open(branch)
         import_objects.prepare_sources(ctx, sources, only_allowed=True)
         commit_operation.check_clean(ctx, branch)
         self._forget_old(ctx)

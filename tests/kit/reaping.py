@@ -134,6 +134,6 @@ def _scrub_uploads(tools: Tools) -> None:
 def _close(tools: Tools) -> None:
     """What a reaper does first for a repository that was deleted: close what its deletion left open."""
     try:
-        branch.check_open(tools.ctx)
+        branch.open_record(tools.ctx)
     except RepositoryNotFound:
         branch.close_all(tools.ctx, REPOSITORY_DELETED_CAUSE)

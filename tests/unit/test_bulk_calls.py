@@ -4,7 +4,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -36,25 +36,23 @@ def shown(repo: Repository) -> list[str]:
     return [item.path for item in repo.list("main")]
 
 
-def test_nobody_needs_to_look_at_what_an_upload_of_many_returns(repo: Repository) -> None:
-    repo.upload_many("main", uploads())
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda repo: repo.upload_many("main", uploads()),
+        lambda repo: repo.stage_many("main", stages()),
+        lambda repo: repo.link_many("main", links(repo, PATHS)),
+        lambda repo: repo.copy_many("source", "main", (Copy("source", path) for path in PATHS)),
+    ],
+    ids=["upload", "stage", "link", "copy"],
+)
+def test_nobody_needs_to_look_at_what_a_call_for_many_returns(
+    repo: Repository, call: Callable[[Repository], object]
+) -> None:
+    repo.create_branch("source", "main")
+    repo.upload("source", "source", b"1")
+    call(repo)
     assert shown(repo) == PATHS
-
-
-def test_nobody_needs_to_look_at_what_a_stage_of_many_returns(repo: Repository) -> None:
-    repo.stage_many("main", stages())
-    assert shown(repo) == PATHS
-
-
-def test_nobody_needs_to_look_at_what_a_link_of_many_returns(repo: Repository) -> None:
-    repo.link_many("main", links(repo, PATHS))
-    assert shown(repo) == PATHS
-
-
-def test_nobody_needs_to_look_at_what_a_copy_of_many_returns(repo: Repository) -> None:
-    repo.upload("main", "source", b"1")
-    repo.copy_many("main", "main", (Copy("source", path) for path in PATHS))
-    assert shown(repo) == [*PATHS, "source"]
 
 
 def test_results_come_in_the_order_of_what_was_given(repo: Repository) -> None:
@@ -85,9 +83,3 @@ def test_a_stream_reads_no_further_than_a_batch_ahead(repo: Repository) -> None:
     assert (given, shown(repo)) == (BATCH, PATHS[:BATCH])
     assert sum(1 for _ in stream) == COUNT - 1
     assert shown(repo) == PATHS
-
-
-def test_the_other_streams_do_the_same(repo: Repository) -> None:
-    assert len(list(repo.iter_stage_many("main", stages()))) == COUNT
-    assert len(list(repo.iter_copy_many("main", "main", [Copy(PATHS[0], "copy")]))) == 1
-    assert len(list(repo.iter_link_many("main", links(repo, ["linked"])))) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from refstore.core.ids import Address, CommitId
 from refstore.kv.base import SetIf
-from refstore.operations.expire_head import HeadExpiry, RangeAges, expire_head, open_branches, protected_commits
+from refstore.operations.expire_head import HeadExpiry, RangeAges, expire_head, protected_commits
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore.retention.path_rules import latest_view_rules
@@ -47,7 +47,7 @@ def removed(repo: Repository, branch: str | None = None, *, dry_run: bool = Fals
     known, held = RangeAges(), protected_commits(ctx, retention.rules)
     every = [
         expire_head(ctx, name, rule, held, known, dry_run=dry_run)
-        for name in open_branches(ctx)
+        for name, _ in list(ctx.branches.scan_open())
         if branch in (None, name)
         for rule in latest_view_rules(retention.rules, name, ctx.clock.now_ms())
     ]

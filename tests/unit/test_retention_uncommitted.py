@@ -9,6 +9,7 @@ import pytest
 from refstore.core.ids import BranchName
 from refstore.kv.base import SetIf
 from refstore.operations.expire_staged_entries import StagedExpiry, expire_staged_entries
+from refstore.operations.rules_in_force import rules_in_force
 from refstore.repository import Repository
 from tests.interrupted import Interrupted, seal
 from tests.kit.clock import FakeClock
@@ -36,6 +37,13 @@ def repo(repo: Repository) -> Repository:
     return repo
 
 
+def expire(repo: Repository) -> StagedExpiry:
+    total = StagedExpiry()
+    for name in [name for name, _ in repo.branches()]:
+        total += expire_staged_entries(repo.context, rules_in_force(repo.context), name)
+    return total
+
+
 def staged(repo: Repository, branch: str = "main") -> list[str]:
     return [change.path for change in repo.diff(branch)]
 
@@ -45,20 +53,20 @@ def test_what_was_staged_long_enough_ago_is_reset(repo: Repository, clock: FakeC
         repo.upload("main", path, b"1")
     clock.advance(DAY_SECONDS)
     repo.upload("main", "tmp/young", b"1")
-    assert repo.expire_uncommitted() == StagedExpiry()
+    assert expire(repo) == StagedExpiry()
     clock.advance(DAY_SECONDS + 1)
-    assert repo.expire_uncommitted() == StagedExpiry(1, size_bytes=1)
+    assert expire(repo) == StagedExpiry(1, size_bytes=1)
     assert staged(repo) == ["a", "clicks/a", "old/a", "tmp/held/a", "tmp/young"]
     clock.advance(2 * DAY_SECONDS)
-    assert repo.expire_uncommitted().objects == 2
+    assert expire(repo).objects == 2
     assert staged(repo) == ["a", "old/a", "tmp/held/a"]
-    assert repo.expire_uncommitted().objects == 0
+    assert expire(repo).objects == 0
 
 
 def test_it_can_be_taken_back_from_its_grace_window(repo: Repository, clock: FakeClock) -> None:
     address = repo.upload("main", "tmp/a", b"1").address
     clock.advance(3 * DAY_SECONDS)
-    repo.expire_uncommitted()
+    expire(repo)
     assert [(item.address, item.cause) for item in repo.list_trash()] == [(address, "expired")]
     repo.restore("main", address)
     assert repo.read("main", "tmp/a") == b"1"
@@ -70,23 +78,23 @@ def test_the_committed_object_below_shows_again(repo: Repository, clock: FakeClo
     repo.upload("main", "tmp/a", b"staged")
     repo.delete("main", "tmp/b")
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted().objects == 1
+    assert expire(repo).objects == 1
     assert repo.read("main", "tmp/a") == b"committed"
 
 
 @pytest.mark.parametrize("mtime_ms", [0, 1])
 def test_an_old_date_does_not_make_it_old(repo: Repository, mtime_ms: int) -> None:
     repo.upload("main", "tmp/a", b"1", mtime_ms=mtime_ms)
-    assert repo.expire_uncommitted().objects == 0
+    assert expire(repo).objects == 0
 
 
 def test_a_copy_of_what_was_uploaded_long_ago_is_young(repo: Repository, clock: FakeClock) -> None:
     repo.upload("main", "a", b"1")
     clock.advance(9 * DAY_SECONDS)
     repo.copy("main", "a", "main", "tmp/a")
-    assert repo.expire_uncommitted().objects == 0
+    assert expire(repo).objects == 0
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted().objects == 1
+    assert expire(repo).objects == 1
     assert repo.read("main", "a") == b"1"
 
 
@@ -97,7 +105,7 @@ def test_names_of_committed_and_of_foreign_objects_stay(repo: Repository, clock:
     repo.copy("main", "a", "main", "tmp/a")
     repo.stage("main", "tmp/b", "s3://elsewhere/b", size_bytes=1)
     clock.advance(9 * DAY_SECONDS)
-    assert repo.expire_uncommitted().objects == 0
+    assert expire(repo).objects == 0
 
 
 def test_a_committed_object_keeps_its_reference_until_its_commit_is_processed(
@@ -111,7 +119,7 @@ def test_a_committed_object_keeps_its_reference_until_its_commit_is_processed(
     repo.commit("main", "one")
     repo.copy("main", "tmp/a", "dev", "tmp/a")
     clock.advance(9 * DAY_SECONDS)
-    assert repo.expire_uncommitted().objects == 0
+    assert expire(repo).objects == 0
     assert staged(repo, "dev") == ["tmp/a"]
 
 
@@ -120,7 +128,7 @@ def test_every_branch_is_looked_at(repo: Repository, clock: FakeClock) -> None:
     for branch in ("dev", "main"):
         repo.upload(branch, "tmp/a", b"1")
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted().objects == 2
+    assert expire(repo).objects == 2
 
 
 def test_a_branch_of_many_pages(repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +136,14 @@ def test_a_branch_of_many_pages(repo: Repository, clock: FakeClock, monkeypatch:
     for number in range(8):
         repo.upload("main", f"tmp/{number}", b"1")
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted().objects == 8
+    assert expire(repo).objects == 8
 
 
 def test_what_is_uploaded_meanwhile_stays(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
     repo.upload("main", "tmp/a", b"old")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: repo.upload("main", "tmp/a", b"new")
-    assert repo.expire_uncommitted().objects == 0
+    assert expire(repo).objects == 0
     assert kv.then is None
     assert repo.read("main", "tmp/a") == b"new"
 
@@ -144,7 +152,7 @@ def test_what_is_committed_meanwhile_stays(repo: Repository, kv: Interrupted, cl
     repo.upload("main", "tmp/a", b"1")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: repo.commit("main", "just now")
-    assert repo.expire_uncommitted() == StagedExpiry(is_incomplete=True)
+    assert expire(repo) == StagedExpiry(is_incomplete=True)
     assert repo.read("main", "tmp/a") == b"1"
     assert list(repo.list_trash()) == []
 
@@ -154,7 +162,7 @@ def test_what_went_while_a_commit_began_is_counted(repo: Repository, kv: Interru
     repo.upload("main", "tmp/a", b"four")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: seal(repo)
-    assert repo.expire_uncommitted() == StagedExpiry(1, is_incomplete=True, size_bytes=4)
+    assert expire(repo) == StagedExpiry(1, is_incomplete=True, size_bytes=4)
     assert staged(repo) == []
 
 
@@ -162,23 +170,21 @@ def test_a_branch_with_an_unfinished_commit_is_left(repo: Repository, clock: Fak
     repo.upload("main", "tmp/a", b"1")
     seal(repo)
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted() == StagedExpiry(is_incomplete=True)
+    assert expire(repo) == StagedExpiry(is_incomplete=True)
     assert staged(repo) == ["tmp/a"]
 
 
 def test_a_rehearsal_counts_it_and_touches_nothing(repo: Repository, clock: FakeClock) -> None:
     repo.upload("main", "tmp/a", b"four")
     clock.advance(3 * DAY_SECONDS)
-    rules = repo.retention()
-    assert rules is not None
-    would = expire_staged_entries(repo.context, rules.rules, BranchName("main"), dry_run=True)
+    would = expire_staged_entries(repo.context, rules_in_force(repo.context), BranchName("main"), dry_run=True)
     assert staged(repo) == ["tmp/a"]
     assert list(repo.list_trash()) == []
-    assert would == StagedExpiry(1, size_bytes=4) == repo.expire_uncommitted()
+    assert would == StagedExpiry(1, size_bytes=4) == expire(repo)
 
 
 def test_without_rules_nothing_is_looked_at(repo: Repository, clock: FakeClock) -> None:
     repo.upload("main", "tmp/a", b"1")
     repo.delete_retention(remove=["hold:tmp/held/"])
     clock.advance(9 * DAY_SECONDS)
-    assert repo.expire_uncommitted() == StagedExpiry()
+    assert expire(repo) == StagedExpiry()

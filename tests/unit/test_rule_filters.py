@@ -15,6 +15,7 @@ from refstore.operations import rules_document
 from refstore.operations.rule_review import review_rules
 from refstore.repository import Repository
 from refstore.retention.rules import PathRuleFilter, gc_rules, read_rules
+from refstore_gc.branch_rules import apply_branch_rules
 from tests.api.service import application
 from tests.commands import Command
 from tests.kit.clock import FakeClock
@@ -135,7 +136,7 @@ class TestStaged:
                 repo.upload(branch, path, b"2")
         repo.set_retention(document(rule("dev/logs/", uncommitted=1)))
         clock.advance(2 * DAY)
-        assert repo.expire_uncommitted().objects == 1
+        assert apply_branch_rules(repo.context).staged.objects == 1
         assert [item.path for item in repo.list("dev")] == ["data/1", "data/2", "logs/1"]
         assert [item.path for item in repo.list("main")] == ["data/1", "data/2", "logs/1", "logs/2"]
 

@@ -15,6 +15,7 @@ from refstore.core.json_documents import CHARACTERS_MAX
 from refstore.errors import Conflict, ConsentNeeded, Invalid, InvalidRules
 from refstore.operations import rules_document
 from refstore.operations.rule_review import compare_with_current, review_history
+from refstore.operations.rules_in_force import RetentionRules
 from refstore.repository import Repository
 from refstore.retention import rule_explanation
 from refstore.retention.active_commits import compute_expiry
@@ -184,6 +185,6 @@ def _compute_effect(repo: Repository, rules: Rules) -> RulesEffect:
     )
 
 
-def _rules_digest(current: rules_document.RetentionRules | None) -> str:
+def _rules_digest(current: RetentionRules | None) -> str:
     """Return what tells this version of the rules from others."""
     return f"{current.set_ms}:{current.rules.digest()}" if current is not None else "none"
