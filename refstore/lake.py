@@ -579,10 +579,10 @@ class Lake:
         moves, so that the record is not missed on its way.
         """
         with deadline.lift():
-            there = self._find_record(name)
-            if there is None or there.id != repo:
-                there = decode_optional(self.kv.get(keys.closed_repository(repo)), RepositoryRecord)
-            return there
+            record = self._find_record(name)
+            if record is None or record.id != repo:
+                record = decode_optional(self.kv.get(keys.closed_repository(repo)), RepositoryRecord)
+            return record
 
     def _find_record(self, name: RepositoryName) -> RepositoryRecord | None:
         return decode_optional(self.kv.get(keys.repository(name)), RepositoryRecord)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         rules_in_force,
         tag,
         trash,
-        unknown_names,
         upload_bodies,
     )
     from refstore.operations import branch as branch_operation
@@ -88,7 +87,6 @@ else:
     rules_in_force = LazyModule("refstore.operations.rules_in_force")
     tag = LazyModule("refstore.operations.tag")
     trash = LazyModule("refstore.operations.trash")
-    unknown_names = LazyModule("refstore.operations.unknown_names")
     unmark_operation = LazyModule("refstore.operations.unmark")
     upload_operation = LazyModule("refstore.operations.upload")
 
@@ -712,7 +710,7 @@ class Repository:
 
     def _suggest(self, error: NotFound) -> None:
         """Add to the error which branch or tag may be meant."""
-        unknown_names.suggest_name(self.context, error)
+        refs.suggest_name(self.context, error)
 
     def _suggest_later(self, results: Iterator[T]) -> Iterator[T]:
         """Do that for what is raised while results are read."""

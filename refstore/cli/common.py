@@ -153,9 +153,9 @@ def repository_of(
         try:
             yield repo
         except NotFound as error:  # of an operation that is none of the repository's methods: these have suggested
-            from refstore.operations import unknown_names
+            from refstore.operations import refs
 
-            unknown_names.suggest_name(repo.context, error)
+            refs.suggest_name(repo.context, error)
             raise
 
 

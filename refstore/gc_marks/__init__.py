@@ -91,6 +91,6 @@ def pin(ctx: Context, addresses: Iterable[Address]) -> None:
     A copy of an entry without a reference calls this before it reads the source again (rule 13). The run may have
     scanned the copy's target already, and may not find its source any more.
     """
-    held = decode_optional(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag)
-    if held is not None:
-        ctx.kv.set_many([(keys.gc_pin(ctx.repo, held.mark_id, address), b"") for address in dict.fromkeys(addresses)])
+    flag = decode_optional(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag)
+    if flag is not None:
+        ctx.kv.set_many([(keys.gc_pin(ctx.repo, flag.mark_id, address), b"") for address in dict.fromkeys(addresses)])

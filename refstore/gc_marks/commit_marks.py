@@ -133,11 +133,11 @@ class CommitMarks:
             )
         return whole
 
-    def record_nothing_to_delete(self, found: Set[CommitId], record: NothingToDelete) -> None:
+    def record_nothing_to_delete(self, commits: Set[CommitId], record: NothingToDelete) -> None:
         """Record which commits are complete. Those that were complete before keep their date."""
         old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_nothing_to_delete(self._repo))}
-        self.add_nothing_to_delete(found - old, record)
-        for commit in old - found:
+        self.add_nothing_to_delete(commits - old, record)
+        for commit in old - commits:
             self._kv.delete(keys.gc_nothing_to_delete_commit(self._repo, commit))
 
     def add_nothing_to_delete(self, commits: Iterable[CommitId], record: NothingToDelete) -> None:
@@ -219,8 +219,8 @@ class CommitMarks:
     def read_heads(self) -> set[CommitId]:
         """Return what branches and tags name. Heads are active, marked or not."""
         branches = self._ctx.branches
-        found = {record.head for _, record in branches.scan_open()}
-        return found | {decode(value, Tag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
+        heads = {record.head for _, record in branches.scan_open()}
+        return heads | {decode(value, Tag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
 
     def given_up(self) -> Iterator[CommitId]:
         """Yield commits that never landed and never will. The next run marks them, so that a sweep deletes what they

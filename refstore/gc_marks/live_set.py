@@ -75,8 +75,8 @@ def scan_live_set(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatc
 def _scan_references(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield the addresses that have references: only the online path deletes them."""
     for shard in range(keys.SHARDS):
-        for found in split_batches(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=page), page):
-            yield LiveBatch(LiveSource.REFERENCE, [_parse_own_address(name) for name, _ in found])
+        for rows in split_batches(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=page), page):
+            yield LiveBatch(LiveSource.REFERENCE, [_parse_own_address(name) for name, _ in rows])
 
 
 def _scan_staged(ctx: Context, page: int) -> Iterator[LiveBatch]:
@@ -96,8 +96,8 @@ def _scan_staged(ctx: Context, page: int) -> Iterator[LiveBatch]:
 
 
 def _scan_token(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
-    for found in split_batches(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
-        entries = decode_staged_many([value for _, value in found])
+    for rows in split_batches(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
+        entries = decode_staged_many([value for _, value in rows])
         yield LiveBatch(
             LiveSource.STAGED,
             [entry.address for entry in entries if isinstance(entry, Entry) and is_own(entry.address)],
@@ -107,15 +107,15 @@ def _scan_token(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
 def _scan_heads(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield the heads. A head keeps all that it names, marked or not."""
     marks = CommitMarks(ctx)
-    for found in split_batches(marks.read_commits(sorted(marks.read_heads())), page):
-        yield LiveBatch(LiveSource.HEAD, commits=[LiveCommit(commit, record) for commit, record in found])
+    for rows in split_batches(marks.read_commits(sorted(marks.read_heads())), page):
+        yield LiveBatch(LiveSource.HEAD, commits=[LiveCommit(commit, record) for commit, record in rows])
 
 
 def _scan_commits(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatch]:
     """Yield the commits. An unmarked commit keeps what it names, reachable or not, because it may be copied from."""
     marks = CommitMarks(ctx)
-    for found in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
-        commits = [(CommitId(name), decode(value, Commit)) for name, value in found]
+    for rows in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
+        commits = [(CommitId(name), decode(value, Commit)) for name, value in rows]
         expired = [_expired_prefixes(run, mark) for mark in marks.read_marks([commit for commit, _ in commits])]
         kept = [LiveCommit(*commit, gone) for commit, gone in zip(commits, expired, strict=True) if gone != ("",)]
         if kept:
@@ -129,17 +129,17 @@ def _scan_commits(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatc
 
 def _scan_pins(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatch]:
     prefix = f"{run.mark_id}/"
-    for found in split_batches(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
-        yield LiveBatch(LiveSource.PIN, [_parse_own_address(name.removeprefix(prefix)) for name, _ in found])
+    for rows in split_batches(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
+        yield LiveBatch(LiveSource.PIN, [_parse_own_address(name.removeprefix(prefix)) for name, _ in rows])
 
 
 def _scan_locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield what the records of purged objects name: contents, intents, backups. They go with their records alone."""
     if not ctx.locations.are_announced():
         return
-    for found in split_batches(ctx.locations.scan_addresses(page), page):
-        kept = [address for identity, addresses in found for address in addresses if address and address != identity]
-        yield LiveBatch(LiveSource.LOCATION, kept, identities=[identity for identity, _ in found])
+    for rows in split_batches(ctx.locations.scan_addresses(page), page):
+        kept = [address for identity, addresses in rows for address in addresses if address and address != identity]
+        yield LiveBatch(LiveSource.LOCATION, kept, identities=[identity for identity, _ in rows])
 
 
 def _expired_prefixes(run: OfflineRun, mark: Mark | None) -> tuple[str, ...]:

@@ -35,8 +35,8 @@ class MarkStatuses:
         marks, complete = self._commits.read_marks(commits), self._commits.read_nothing_to_delete(commits)
         states = self._runs.read_states({mark.mark_id for mark in marks if mark is not None and not mark.sweeping_ms})
         return [
-            self._status_of(mark, found, states.get(mark.mark_id) if mark is not None else None)
-            for mark, found in zip(marks, complete, strict=True)
+            self._status_of(mark, nothing_to_delete, states.get(mark.mark_id) if mark is not None else None)
+            for mark, nothing_to_delete in zip(marks, complete, strict=True)
         ]
 
     @staticmethod

@@ -199,19 +199,19 @@ class OfflineRuns:
         unknown = UnknownOutcomes(self._clock)
         for _ in range(ATTEMPTS):
             raw = self._kv.get(keys.gc_flag(self._repo))
-            held = decode_optional(raw, GcFlag)
-            if held is not None and held.mark_id == mark_id:
+            flag = decode_optional(raw, GcFlag)
+            if flag is not None and flag.mark_id == mark_id:
                 return  # our own write, its reply lost
-            if held is not None:
-                other = decode_optional(self._kv.get(keys.gc_run(self._repo, held.mark_id)), GcRun)
+            if flag is not None:
+                other = decode_optional(self._kv.get(keys.gc_run(self._repo, flag.mark_id)), GcRun)
                 begun = other is None or other.state == RunState.MARKING
-                if begun and not take_over and now - held.beat_ms < TAKE_OVER_MS:
-                    whose = f" by {held.owner}" if held.owner else ""
+                if begun and not take_over and now - flag.beat_ms < TAKE_OVER_MS:
+                    whose = f" by {flag.owner}" if flag.owner else ""
                     raise RunUnderWay(
-                        f"mark {held.mark_id} is being made{whose}; wait for it, or if it is dead take it over: "
+                        f"mark {flag.mark_id} is being made{whose}; wait for it, or if it is dead take it over: "
                         f"refstore gc run {self._ctx.name} --take-over"
                     )
-                self.abandon(held.mark_id, f"taken over by {mark_id}", unfinished_only=True)
+                self.abandon(flag.mark_id, f"taken over by {mark_id}", unfinished_only=True)
             with unknown.tolerate():
                 if self._kv.set_if(keys.gc_flag(self._repo), raw, new):
                     return
@@ -233,8 +233,8 @@ class OfflineRuns:
     def drop_late_pins(self) -> None:
         """Remove pins that operations made for runs that are over. Other runs' pins stay: one may have taken over."""
         after = ""
-        while found := self._kv.scan(keys.gc_pins(self._repo), after=after, limit=1):
-            mark_id = found[0][0].partition("/")[0]
+        while pins := self._kv.scan(keys.gc_pins(self._repo), after=after, limit=1):
+            mark_id = pins[0][0].partition("/")[0]
             after = f"{mark_id}/{keys.LAST_CODE_POINT}"
             record = decode_optional(self._kv.get(keys.gc_run(self._repo, mark_id)), GcRun)
             if record is not None and record.state != RunState.MARKING:

@@ -105,12 +105,12 @@ def read_outcomes(objects: ObjectStore, mark_id: str, addresses: Iterable[str]) 
         at = bisect_right(firsts, address) - 1
         if at >= 0:
             wanted.setdefault(units[at].key, []).append(address)
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     for unit, of_unit in wanted.items():
         table = _read_table(objects, outcome_key(unit), ["address", "outcome"])
         chosen = table.filter(pc.is_in(table.column("address"), make_array(of_unit, pa.string())))
-        found.update(zip(chosen.column("address").to_pylist(), chosen.column("outcome").to_pylist(), strict=True))
-    return found
+        outcomes.update(zip(chosen.column("address").to_pylist(), chosen.column("outcome").to_pylist(), strict=True))
+    return outcomes
 
 
 def outcome_key(unit: str) -> str:

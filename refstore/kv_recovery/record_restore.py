@@ -344,7 +344,7 @@ class RecordRestore:
         ctx = self._ctx
         entry = msgspec.structs.replace(entry, reference_id=ctx.ids.new_id(ctx.clock.now_ms()))
         relist_reference(ctx, Address(entry.address), Reference(token, path, entry.reference_id))
-        place(ctx, branch, token, [Placement(path, entry, is_referenced=True)], on_empty=True, witness=True)
+        place(ctx, branch, token, [Placement(path, entry=entry, is_referenced=True)], on_empty=True, witness=True)
 
     # ---- the graph
 

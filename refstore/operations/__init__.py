@@ -4,7 +4,7 @@
     read.py       resolve, list, get: head + sealed + current token, re-read until the branch stood still (rule 12)
     stage_entries.py  put entries under the current token, and follow it when it moves (rules 1, 2, 6)
     upload.py     upload, stage, issue and link (rules 1, 10, 11)
-    blob_writes.py  write or copy the blobs of a batch
+    upload_bodies.py  what the body of an upload may be; write or copy the blobs of a batch
     copy.py       copy and move (rules 4, 5, 13)
     change_metadata.py  change what an entry says of its object (rule 20)
     delete.py     delete, and reset of paths and prefixes (rules 2, 6)
@@ -18,7 +18,8 @@
     trash.py      list the addresses that can be taken back
     reference_lookup.py    read the names that addresses have, and the entries that are left of them
     referenced_entries.py  find all that is staged or can be taken back, once for each name (rule 22)
-    rules_document.py   set and read the retention rules, and read the history that they apply to
+    rules_in_force.py   read the retention rules that are in force
+    rules_document.py   set the retention rules, and read the history that they apply to
     rule_filters.py     decide whether a rule's filter means a path, or `branch/path`
     rule_review.py      warn of rules that may not be meant, and count what expires by them tonight
     expire_staged_entries.py    reset staged objects that a path rule lets expire (rule 15)

@@ -134,13 +134,13 @@ def address_info(ctx: Context, address: str) -> AddressInfo:
 
     An address that was never given out reads as gone.
     """
-    found = address_names(ctx, address)
-    if found.state not in UNNAMED_STATES:
-        return found
-    role, complete = role_of_content(ctx, found.address, records_max=LOCATIONS_MAX)
+    info = address_names(ctx, address)
+    if info.state not in UNNAMED_STATES:
+        return info
+    role, complete = role_of_content(ctx, info.address, records_max=LOCATIONS_MAX)
     if role is not None:
-        return found._replace(state=PURGE_STATES[role.role])
-    return found if complete else found._replace(state=AddressState.UNKNOWN)
+        return info._replace(state=PURGE_STATES[role.role])
+    return info if complete else info._replace(state=AddressState.UNKNOWN)
 
 
 def address_names(ctx: Context, address: str) -> AddressInfo:

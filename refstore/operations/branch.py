@@ -65,8 +65,8 @@ def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool =
     except (Gone, NotFound):
         _close_branch(ctx, name, branches.parse_open(name, raw))
         raise
-    made = branches.parse_open(name, raw).record
-    entry = BranchCreated(name, made.id, ref.commit, made.created_ms, hidden)
+    created = branches.parse_open(name, raw).record
+    entry = BranchCreated(name, created.id, ref.commit, created.created_ms, hidden)
     ctx.manifest.add_landed(entry, f"branch {name!r} was created")
     return ref.commit
 

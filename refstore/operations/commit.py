@@ -14,7 +14,7 @@ committed already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -46,7 +46,6 @@ from refstore.versioning.commits.tree_merge import MergeStrategy
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.manifest import CommitLanded
 from refstore.versioning.markers import NOTHING_COMMITTED_CAUSE
-from refstore.versioning.staging import Staging
 
 ATTEMPTS: Final = 8
 """How often a commit starts over because another one took its tokens first."""
@@ -116,17 +115,18 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitIn
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
         base, sealed = record.head, record.sealed_tokens
         tree = refs.head_commit(ctx, base)
-        written = ctx.trees.apply_encoded(tree.metarange, read_sealed_changes(staging, sealed))
+        changes = staging.scan_merged(tuple(reversed(sealed)))  # the last token that has a path decides
+        written = ctx.trees.apply_encoded(tree.metarange, ((path, value) for path, value, _token in changes))
         if not options.allow_empty and ContentComparison(ctx).changes_nothing(tree.metarange, written):
             # the staged entries equal the committed ones: retire their tokens, or every later commit reads them again
             if not branches.advance(branch, base, sealed, base, NOTHING_COMMITTED_CAUSE):
                 continue  # another commit took the tokens, so perhaps not all entries were read
             ctx.markers.publish(branches, branch)
             raise NothingToCommit(f"what is staged on branch {branch!r} does not change it; there is nothing to commit")
-        made = write_commit(ctx, options, (base,), written, sealed)
-        if _advance_branch(ctx, branch, base, sealed, made.id):
-            _publish_commit(ctx, branch, record.id, made)
-            return made
+        new_commit = write_commit(ctx, options, (base,), written, sealed)
+        if _advance_branch(ctx, branch, base, sealed, new_commit.id):
+            _publish_commit(ctx, branch, record.id, new_commit)
+            return new_commit
     raise branches.contention(branch)
 
 
@@ -265,11 +265,11 @@ def _commit_tree(
         if record.head != ours:
             continue
         parents = (ours,) if second_parent is None else (ours, second_parent)
-        made = write_commit(ctx, options, parents, written, record.sealed_tokens)
-        about_to_land(made.id)
-        if _advance_branch(ctx, branch, ours, record.sealed_tokens, made.id):
-            _publish_commit(ctx, branch, record.id, made)
-            return made
+        new_commit = write_commit(ctx, options, parents, written, record.sealed_tokens)
+        about_to_land(new_commit.id)
+        if _advance_branch(ctx, branch, ours, record.sealed_tokens, new_commit.id):
+            _publish_commit(ctx, branch, record.id, new_commit)
+            return new_commit
     raise branches.contention(branch)
 
 
@@ -283,26 +283,21 @@ def _advance_branch(ctx: Context, branch: BranchName, base: CommitId, sealed: tu
         raise
 
 
-def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, made: CommitInfo) -> None:
+def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, new_commit: CommitInfo) -> None:
     """Write the commit to the manifest, then publish its marker. Raises ManifestBehind: the commit landed all the same.
 
     Publishing is best effort, because the next operation or the reaper repeats it.
     """
     try:
-        ctx.manifest.add(CommitLanded(made.id, encode(made.record), branch, branch_id))
+        ctx.manifest.add(CommitLanded(new_commit.id, encode(new_commit.record), branch, branch_id))
     except ObjectsUnavailable as error:
         happened = (
-            f"commit {made.id} is on branch {branch!r}; look at the branch's log, and do not commit again: the reaper "
-            "writes it to the manifest"
+            f"commit {new_commit.id} is on branch {branch!r}; look at the branch's log, and do not commit again: the "
+            "reaper writes it to the manifest"
         )
         raise ManifestBehind(f"{happened}. Until then it is lost if the KV is ({error})", happened=happened) from error
     with suppress(Unavailable):
-        ctx.markers.publish(ctx.branches, branch, own=made.id)
-
-
-def read_sealed_changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:
-    """Yield the changes under the sealed tokens, encoded, in path order. The last token that has a path decides."""
-    return ((path, value) for path, value, _token in staging.scan_merged(tuple(reversed(sealed))))
+        ctx.markers.publish(ctx.branches, branch, own=new_commit.id)
 
 
 def _parse_strategy(name: str) -> MergeStrategy:

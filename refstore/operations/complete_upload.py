@@ -93,10 +93,10 @@ def _record_parts(ctx: Context, registered: RegisteredUpload, digest: str) -> Re
     changed = ctx.uploads.change(registered, msgspec.structs.replace(registered.record, parts_digest=digest))
     if changed is not None:
         return changed
-    found = ctx.uploads.read(registered.name)
-    if found is None or found.record.parts_digest != digest:
+    current = ctx.uploads.read(registered.name)
+    if current is None or current.record.parts_digest != digest:
         raise upload_not_found(registered.name)
-    return found
+    return current
 
 
 def _join(ctx: Context, registered: RegisteredUpload, parts: Sequence[WrittenPart]) -> ObjectInfo:
@@ -173,10 +173,10 @@ def _find_completed(ctx: Context, name: UploadName, digest: str, *, otherwise: R
     if registered is not None and registered.record.parts_digest == digest:
         if registered.record.entry is not None:
             return registered.record.entry
-        found = read.resolve_many(ctx, ResolvedRef.of_branch(name.branch), [name.path]).get(name.path)
-        if found is not None and found.entry.address == name.address:
-            if found.token is None or found.token == ctx.branches.read_open(name.branch).record.token:
-                return found.entry
+        resolved = read.resolve_many(ctx, ResolvedRef.of_branch(name.branch), [name.path]).get(name.path)
+        if resolved is not None and resolved.entry.address == name.address:
+            if resolved.token is None or resolved.token == ctx.branches.read_open(name.branch).record.token:
+                return resolved.entry
         elif registered.record.closed_ms or not isinstance(state, Listed | Emptied) or _is_old(ctx, changed_ms(state)):
             raise upload_not_found(name)
         raise Contention(f"the upload {name.upload_id} is being completed by another call; make the same call again")
@@ -195,13 +195,13 @@ def _choose_parts(
     newest = newest_parts(ctx.uploads.scan_parts(name.upload_id))
     chosen: list[WrittenPart] = []
     for number, etag in requested:
-        found = newest.get(number)
-        if found is None or found.part.etag != etag:
+        written = newest.get(number)
+        if written is None or written.part.etag != etag:
             return InvalidParts(
                 f"part {number} was not written, or with another ETag; list the parts, and complete with theirs",
                 fault="missing",
             )
-        chosen.append(found)
+        chosen.append(written)
     small = next((item for item in chosen[:-1] if item.part.size_bytes < PART_BYTES_MIN), None)
     if small is not None:
         return InvalidParts(

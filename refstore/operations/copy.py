@@ -147,11 +147,11 @@ def _copy_once(
         entry = copies[dst]
         match outcome.get(dst):
             case AddOutcome.LISTED:
-                placements.append(Placement(dst, entry, is_referenced=True))
+                placements.append(Placement(dst, entry=entry, is_referenced=True))
             case None:
-                placements.append(Placement(dst, entry, is_referenced=False))
+                placements.append(Placement(dst, entry=entry, is_referenced=False))
             case AddOutcome.NO_RECORD if src in committed:
-                placements.append(Placement(dst, entry, is_referenced=False))
+                placements.append(Placement(dst, entry=entry, is_referenced=False))
             case _:
                 continue
     if source.branch == branch:

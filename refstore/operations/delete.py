@@ -43,7 +43,7 @@ BATCH: Final = 1000
 def delete_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> None:
     """Delete paths, whether they exist or not. What they name under the current token is released at once (rule 6)."""
     token = ctx.branches.read_open(branch).record.token
-    placements = [Placement(ids.object_path(path), None, is_referenced=False) for path in paths]
+    placements = [Placement(ids.object_path(path), entry=None, is_referenced=False) for path in paths]
     if placements:
         place(ctx, branch, token, placements, on_empty=False)
 

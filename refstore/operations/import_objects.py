@@ -129,9 +129,11 @@ def import_objects(
                     *left_out,
                 )
             noted = _with_skipped_count(options, skipped.count)
-            (new, made), tree = commit_operation.commit_replacement(ctx, branch, noted, spool, prefixes, about_to_land)
+            (new, record), tree = commit_operation.commit_replacement(
+                ctx, branch, noted, spool, prefixes, about_to_land
+            )
         existing_count = tree.replaced_entries + tree.removed_entries + tree.unchanged_entries
-        return ImportResult(new, made, *totals, existing_count, tree.removed_entries, *left_out)
+        return ImportResult(new, record, *totals, existing_count, tree.removed_entries, *left_out)
 
 
 def _with_skipped_count(options: CommitOptions, count: int) -> CommitOptions:

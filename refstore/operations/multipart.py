@@ -1,6 +1,6 @@
-"""Multipart uploads: begin, write and copy parts, abort, and end what is over (rule 23).
+"""Multipart uploads: begin, write and copy parts, list, abort, and end what is over (rule 23).
 
-`complete_upload.py` completes them, `list_uploads.py` lists them.
+`complete_upload.py` completes them.
 
 Begin: registry -> issued address -> the store's own upload, if it has any. Part: an issued address of its own -> blob
 -> record; or a part of the store's upload -> record. What is left of an upload that is over, expires, or the scrubber
@@ -9,16 +9,17 @@ finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core import deadline, ids, user_metadata
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, BranchName
+from refstore.core.ids import Address, BranchName, Path, UploadId
 from refstore.errors import InvalidParts, ObjectNotFound, RefstoreError, UploadNotFound
 from refstore.kv.base import ABSENT
 from refstore.kv.unknown_outcomes import UnknownOutcomes
@@ -240,3 +241,84 @@ def upload_not_found(name: UploadName) -> UploadNotFound:
         f"there is no open upload {name.upload_id} of {name.path!r} on {name.branch!r}: it was completed or aborted, "
         "or has expired; begin another one"
     )
+
+
+class PartsPage(NamedTuple):
+    parts: tuple[WrittenPart, ...]
+    has_more: bool
+
+
+def list_parts(ctx: Context, name: UploadName, *, after: int, amount: int) -> tuple[RegisteredUpload, PartsPage]:
+    """Return the upload, and its parts with numbers after one. Raises UploadNotFound."""
+    registered = read_open(ctx, name)
+    page: list[WrittenPart] = []
+    numbers: set[int] = set()
+    for item in ctx.uploads.scan_parts(name.upload_id, after=after):
+        numbers.add(item.number)
+        if len(numbers) > amount + 1:
+            break
+        page.append(item)
+    newest = tuple(newest_parts(page).values())
+    return registered, PartsPage(newest[:amount], len(newest) > amount)
+
+
+class UploadsPage(NamedTuple):
+    uploads: tuple[RegisteredUpload, ...]
+    common_prefixes: tuple[str, ...]
+
+
+def list_uploads(
+    ctx: Context,
+    branch: BranchName,
+    *,
+    prefix: str = "",
+    delimiter: str = "",
+    after_path: str = "",
+    after_upload_id: str = "",
+    amount: int = 1000,
+) -> UploadsPage:
+    """Return a page of the open uploads of a branch, in the order of their paths, then of their beginning.
+
+    `after_path`: after all uploads of this path, or common prefix; with `after_upload_id`, after that one of them.
+    """
+    ctx.branches.read_open(branch)
+    of_branch = keys.uploads_of(branch)
+    shown: list[RegisteredUpload | str] = []
+    after = ""
+    if after_path and after_upload_id:
+        after = keys.upload(ctx.repo, branch, Path(after_path), UploadId(after_upload_id)).name
+    elif after_path:
+        is_folded = bool(delimiter) and after_path.endswith(delimiter)
+        last = of_branch + after_path if is_folded else keys.uploads_of_path(branch, after_path)
+        after = last + keys.LAST_CODE_POINT
+    while len(shown) < amount:
+        page = list(islice(ctx.uploads.scan(branch, prefix=prefix, after=after, page=amount), amount))
+        if not page:
+            break
+        for registered in _select_open(ctx, page):
+            path = registered.name.path
+            after = keys.upload(ctx.repo, *registered.name).name
+            cut = path.find(delimiter, len(prefix)) if delimiter else -1
+            if cut >= 0:
+                shown.append(path[: cut + len(delimiter)])
+                after = of_branch + path[: cut + len(delimiter)] + keys.LAST_CODE_POINT
+                break
+            shown.append(registered)
+            if len(shown) == amount:
+                break
+        else:
+            after = keys.upload(ctx.repo, *page[-1].name).name
+    return UploadsPage(
+        tuple(item for item in shown if isinstance(item, RegisteredUpload)),
+        tuple(item for item in shown if isinstance(item, str)),
+    )
+
+
+def _select_open(ctx: Context, page: Sequence[RegisteredUpload]) -> list[RegisteredUpload]:
+    now = ctx.clock.now_ms()
+    states = ctx.references.get_many([item.name.address for item in page])
+    return [
+        item
+        for item, state in zip(page, states, strict=True)
+        if isinstance(state, Issued) and state.token_id == item.record.token_id and state.expires_ms > now
+    ]

@@ -172,9 +172,9 @@ def stat_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Pat
     """Return the entries at the paths as they are shown: with the address, size, checksums and time of their
     content.
     """
-    found, announced = _resolve_many(ctx, ref, paths)
-    entries = [resolved.entry for resolved in found.values()]
-    return dict(zip(found, _with_current_content(ctx, entries) if announced else entries, strict=True))
+    resolved_entries, announced = _resolve_many(ctx, ref, paths)
+    entries = [resolved.entry for resolved in resolved_entries.values()]
+    return dict(zip(resolved_entries, _with_current_content(ctx, entries) if announced else entries, strict=True))
 
 
 def stat(ctx: Context, ref: ResolvedRef, path: Path) -> Entry:
@@ -186,10 +186,10 @@ def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]
     """Return the entries with what is true of their content now (rule 22). Operations take them as they are committed:
     those have the identity.
     """
-    found = current_contents(ctx, entries)
+    contents = current_contents(ctx, entries)
     return [
         entry
-        if (content := found.get(entry.address)) is None
+        if (content := contents.get(entry.address)) is None
         else msgspec.structs.replace(
             entry,
             address=content.address,
@@ -210,11 +210,11 @@ def current_contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Co
     One round trip. The caller has read the flag of locations.
     """
     identities = list(dict.fromkeys(entry.address for entry in entries if is_own(entry.address)))
-    found: dict[Address, Content] = {}
+    contents: dict[Address, Content] = {}
     for identity, record in zip(identities, ctx.locations.get_many(identities), strict=True):
         if record is not None and record.current is not None:
-            found[identity] = record.current
-    return found
+            contents[identity] = record.current
+    return contents
 
 
 def resolve(ctx: Context, ref: ResolvedRef, path: Path) -> ResolvedEntry:
@@ -222,10 +222,10 @@ def resolve(ctx: Context, ref: ResolvedRef, path: Path) -> ResolvedEntry:
     return _require(resolve_many(ctx, ref, (path,)), ref, path)
 
 
-def _require(found: dict[Path, T], ref: ResolvedRef, path: Path) -> T:
-    if path not in found:
+def _require(entries: dict[Path, T], ref: ResolvedRef, path: Path) -> T:
+    if path not in entries:
         raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
-    return found[path]
+    return entries[path]
 
 
 def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
@@ -276,8 +276,8 @@ def has_own_checksum(stored: Entry | Content) -> bool:
 
 def _resolve_content(ctx: Context, ref: ResolvedRef, path: Path) -> tuple[ResolvedEntry, Content | None]:
     """Return the entry at one path, and its content if it has a location. Raises ObjectNotFound."""
-    found, announced = _resolve_many(ctx, ref, (path,))
-    resolved = _require(found, ref, path)
+    entries, announced = _resolve_many(ctx, ref, (path,))
+    resolved = _require(entries, ref, path)
     content = current_contents(ctx, (resolved.entry,)).get(resolved.entry.address) if announced else None
     return resolved, content
 

@@ -81,15 +81,15 @@ def describe_contents(ctx: Context, addresses: Sequence[Address]) -> dict[Addres
     if not addresses:
         return {}
     infos = ctx.objects.head_many(addresses)
-    found = {
+    entries = {
         address: Entry(address, info.size_bytes, "", info.mtime_ms) if info is not None else None
         for address, info in zip(addresses, infos, strict=True)
     }
     if ctx.locations.are_announced():
         for address, record in zip(addresses, ctx.locations.get_many(addresses), strict=True):
             if record is not None and (content := record.current) is not None:
-                found[address] = Entry(address, content.size_bytes, content.checksum, content.written_ms)
-    return found
+                entries[address] = Entry(address, content.size_bytes, content.checksum, content.written_ms)
+    return entries
 
 
 def have_content(ctx: Context, addresses: Sequence[Address]) -> list[bool]:
@@ -103,8 +103,10 @@ def have_content(ctx: Context, addresses: Sequence[Address]) -> list[bool]:
         record.current.address if record is not None and record.current is not None else address
         for address, record in zip(addresses, records, strict=True)
     ]
-    there = {info.key for info in ctx.objects.head_many([place for place in places if place]) if info is not None}
-    return [not place or place in there for place in places]
+    stored_addresses = {
+        info.key for info in ctx.objects.head_many([place for place in places if place]) if info is not None
+    }
+    return [not place or place in stored_addresses for place in places]
 
 
 def _not_restorable(address: Address, record: ReferenceRecord | None) -> RefstoreError:

@@ -220,7 +220,7 @@ def _restore_references(
     for index, item in plans.items():
         if outcomes[index] is AddOutcome.LISTED:
             results[index] = RestoreResult(item.address, item.path, entries[index], RestoreOutcome.RESTORED)
-            placements.append(Placement(item.path, entries[index], is_referenced=True))
+            placements.append(Placement(item.path, entry=entries[index], is_referenced=True))
         else:
             error = Gone(f"{item.address} left its grace window while it was being restored; nothing was changed")
             results[index] = RestoreResult(item.address, item.path, None, RestoreOutcome.TOO_LATE, error)

@@ -30,7 +30,6 @@ class RuleReview(NamedTuple):
     warnings: tuple[str, ...]
     unused_rules: tuple[str, ...]
     """The `branch_id` of rules that apply to no branch that is there now."""
-    total_commits: int
     expired_commits: int
     """How many commits have expired by these rules, now."""
     unmarked_commits: int
@@ -58,9 +57,7 @@ def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs)
         messages.append(
             f"by these rules {unmarked} of {len(expiry.history)} commits expire tonight: the next collection marks them"
         )
-    return RuleReview(
-        compare_with_current(ctx, rules), tuple(messages), unused, len(expiry.history), len(expired), unmarked
-    )
+    return RuleReview(compare_with_current(ctx, rules), tuple(messages), unused, len(expired), unmarked)
 
 
 def compare_with_current(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:

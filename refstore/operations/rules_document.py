@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from refstore.audit.audit_entries import Act
 from refstore.audit.record_history import RecordHistory
 from refstore.context import Context
 from refstore.core import ids
@@ -114,11 +115,9 @@ def put_back_protection(ctx: Context, history: RecordHistory, *, dry_run: bool) 
     Legal holds and pins are added. The rest stays as it is in the KV, and is withheld from the offline job where it may
     let more expire than the newest rules did. Raises AuditUnavailable, Contention, Unavailable.
     """
-    key = keys.retention_rules(ctx.repo)
     for _ in range(ATTEMPTS):
-        raw = ctx.kv.get(key)
-        values = _audit_values(raw)
-        last = history.find_newer(values)
+        raw = ctx.kv.get(keys.retention_rules(ctx.repo))
+        last = history.find_newer(_audit_values(raw))
         if last is None:
             return ""
         try:
@@ -150,13 +149,7 @@ def put_back_protection(ctx: Context, history: RecordHistory, *, dry_run: bool) 
             return outcome
         read_as = decode(raw, RetentionRecord).read_as if isinstance(raw, bytes) else {}
         record = _new_record(ctx, render_rules(kept), "kv reconcile", read_as, withheld)
-        with ctx.audit.change(
-            "rules.put-back", repository=ctx.name, before=last.act.after, after=_audit_values(encode(record))
-        ) as draft:
-            draft.happened = ctx.kv.set_if(key, raw, encode(record))
-            if draft.happened:
-                _confirm_written(ctx, record, kept)
-        if draft.happened:
+        if _replace(ctx, "rules.put-back", raw, record, kept, newest=last.act) is not None:
             return outcome
     raise _contention(ctx)
 
@@ -309,12 +302,19 @@ def _new_record(
 
 
 def _replace(
-    ctx: Context, action: str, raw: bytes | Absent, record: RetentionRecord, rules: Rules
+    ctx: Context,
+    action: str,
+    raw: bytes | Absent,
+    record: RetentionRecord,
+    rules: Rules,
+    *,
+    newest: Act | None = None,
 ) -> RetentionRules | None:
-    """Write the record where the rules are still what was read; None: they are not."""
-    with ctx.audit.change(
-        action, repository=ctx.name, before=_audit_values(raw), after=_audit_values(encode(record))
-    ) as draft:
+    """Write the record where the rules are still what was read; None: they are not. `newest`: what the audit log has of
+    the rules that the KV lost.
+    """
+    before = _audit_values(raw) if newest is None else newest.after
+    with ctx.audit.change(action, repository=ctx.name, before=before, after=_audit_values(encode(record))) as draft:
         draft.happened = ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, encode(record))
         return _confirm_written(ctx, record, rules) if draft.happened else None
 

@@ -62,30 +62,23 @@ class PlannedPlacement(msgspec.Struct, frozen=True, gc=False):
         """Return the placement of the entry, whose reference is listed."""
         return Placement(
             self.path,
-            entry,
+            self.if_absent,
+            self.if_entry,
+            entry=entry,
             is_referenced=True,
-            if_absent=self.if_absent,
-            if_entry=self.if_entry,
             issued_address=issued_address or Address(""),
         )
 
 
-class Placement(msgspec.Struct, frozen=True, gc=False):
-    path: Path
+class Placement(PlannedPlacement, frozen=True, gc=False, kw_only=True):
+    """An entry to be placed. A conditional placement has an entry, and a reference."""
+
     entry: Entry | None
     """None: a tombstone."""
     is_referenced: bool
     """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
-    if_absent: bool = False
-    """As in `PlannedPlacement`. A conditional placement has an entry, and a reference."""
-    if_entry: Entry | None = None
     issued_address: Address = Address("")
     """The issued address that is linked, where the entry names a copy."""
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether the entry depends on what is at the path (rule 20)."""
-        return self.if_absent or self.if_entry is not None
 
     def with_new_reference(self, reference_id: str) -> Placement:
         """Return the placement with a new reference, because the old one may have been released since."""
@@ -364,7 +357,7 @@ def _place_one(ctx: Context, branch: BranchName, token: Token, item: Placement) 
     raise branches.contention(branch)
 
 
-def _fits(ctx: Context, item: PlannedPlacement | Placement, current: ResolvedEntry | None) -> bool:
+def _fits(ctx: Context, item: PlannedPlacement, current: ResolvedEntry | None) -> bool:
     """Return whether the condition of a placement holds of what is at its path."""
     if item.if_entry is None:
         return current is None
@@ -412,7 +405,7 @@ def _read_current(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> di
     return resolve_many(ctx, ResolvedRef.of_branch(branch), paths)
 
 
-def _refusal(branch: BranchName, item: PlannedPlacement | Placement) -> AlreadyExists | PathChanged:
+def _refusal(branch: BranchName, item: PlannedPlacement) -> AlreadyExists | PathChanged:
     if item.if_entry is None:
         return AlreadyExists(f"{item.path!r} is on {branch!r} already; it was not changed")
     return PathChanged(

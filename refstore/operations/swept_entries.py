@@ -41,9 +41,9 @@ def find_sweeping_marks(ctx: Context, marks: Sequence[Mark], entries: Sequence[t
         for (_, entry), mark in zip(entries, takers, strict=True)
         if mark is not None and entry.address not in tagged
     ]
-    there = {address for address, is_there in zip(asked, have_content(ctx, asked), strict=True) if is_there}
+    readable = {address for address, is_there in zip(asked, have_content(ctx, asked), strict=True) if is_there}
     return [
-        None if mark is None or entry.address in there else mark
+        None if mark is None or entry.address in readable else mark
         for (_, entry), mark in zip(entries, takers, strict=True)
     ]
 
@@ -76,12 +76,12 @@ def _find_tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> se
         return set()
     in_force = get_rules(ctx)
     holds = tuple(hold.prefix for hold in in_force.rules.legal_holds) if in_force is not None else ()
-    found: set[Address] = set()
+    tagged: set[Address] = set()
     for mark_id, items in waiting.items():
         addresses = [address for path, address in items if not path.startswith(holds)]
         try:
             outcomes = read_outcomes(ctx.objects, mark_id, addresses)
         except RunFilesMissing:  # the sweep cannot go on without them either; the store says what is gone
             continue
-        found |= {Address(address) for address, outcome in outcomes.items() if outcome != EXCLUDED_OUTCOME}
-    return found
+        tagged |= {Address(address) for address, outcome in outcomes.items() if outcome != EXCLUDED_OUTCOME}
+    return tagged

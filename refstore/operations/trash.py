@@ -178,16 +178,16 @@ def _trash_of_hints(
 ) -> Iterator[TrashItem]:
     records = ctx.references.get_many([address for _, address, _ in page])
     delays = ctx.deletion_delays
-    found = [
+    emptied = [
         (hint, record, may_delete_at_ms(record, delays))
         for hint, record in zip(page, records, strict=True)
         if isinstance(record, Emptied) and record.last_reference.path.startswith(prefix)
     ]
     # an address that was restored, and lost its name again, has a hint of each time: it is shown at the last one
-    others = [(hint, (at_ms, hint.address)) for hint, _, at_ms in found if hint.due_ms != at_ms]
+    others = [(hint, (at_ms, hint.address)) for hint, _, at_ms in emptied if hint.due_ms != at_ms]
     known = due_hints.have_hints(ctx.kv, ctx.repo, [due for _, due in others])
     outdated = {hint for (hint, _), is_known in zip(others, known, strict=True) if is_known}
-    for hint, record, at_ms in found:
+    for hint, record, at_ms in emptied:
         last = record.last_reference
         of = branch_of(last.token)
         if hint not in outdated and branch in (None, of):

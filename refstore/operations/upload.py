@@ -33,7 +33,6 @@ from refstore.namespaces import Namespaces
 from refstore.objects.base import ObjectInfo, StoredObject
 from refstore.objects.foreign_objects import check_address
 from refstore.operations import upload_bodies
-from refstore.operations.blob_writes import copy_all, put_all
 from refstore.operations.stage_entries import (
     Placement,
     PlannedPlacement,
@@ -42,6 +41,7 @@ from refstore.operations.stage_entries import (
     place,
     place_each,
 )
+from refstore.operations.upload_bodies import copy_all, put_all
 from refstore.records.reference_records import Deleting, Issued, Reference
 from refstore.records.s3_attributes import S3Attributes, add_sources
 from refstore.records.staging_records import Entry
@@ -273,7 +273,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
         check_address(item.url)
         mtime = now if item.mtime_ms is None else item.mtime_ms
         entry = Entry(Address(item.url), item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
-        placements.append(Placement(ids.object_path(item.path), entry, is_referenced=False))
+        placements.append(Placement(ids.object_path(item.path), entry=entry, is_referenced=False))
     token = ctx.branches.read_open(branch).record.token
     place(ctx, branch, token, placements, on_empty=False)
     return [item.entry for item in placements if item.entry is not None]

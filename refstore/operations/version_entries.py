@@ -16,7 +16,7 @@ from refstore.records import keys
 from refstore.records.branch_records import Branch
 from refstore.records.commit_records import Commit
 from refstore.records.encoding import decode
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import Entry, decode_staged, decode_staged_many
 
 
 class VersionedEntry(NamedTuple):
@@ -80,3 +80,14 @@ def _readable_commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[t
             else:
                 yield commit, commit, decode(value, Commit)
     yield from read_commits(ctx, [(commit, commit) for commit in not_landed])
+
+
+def names_objects(ctx: Context) -> bool:
+    """Return whether any commit, or any branch's staging area, names an object. A tag names a commit."""
+    if any(decode(value, Commit).metarange for _, value in ctx.kv.scan_all(keys.commits(ctx.repo))):
+        return True
+    return any(
+        isinstance(decode_staged(value), Entry)
+        for _, branch in ctx.branches.scan_open()
+        for _, value, _ in ctx.staging.scan_merged(branch.live_tokens)
+    )

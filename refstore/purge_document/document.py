@@ -219,17 +219,17 @@ def _refuse_duplicates(document: PurgeDocument) -> None:
 
 
 def _warnings(document: PurgeDocument) -> list[str]:
-    found = [
+    warnings = [
         f"data set {dataset.name!r} is not on the whitelist: it is not purged"
         for dataset in document.datasets
         if not document.is_whitelisted(dataset)
     ]
-    found += [
+    warnings += [
         f"data set {dataset.name!r} has a format, which the mode 'erase' does not look at"
         for dataset in document.datasets
         if dataset.mode == ERASE and dataset.format is not None
     ]
-    return found + [
+    return warnings + [
         f"nothing is described for {glob!r} of the whitelist"
         for glob in document.whitelist
         if not any(globs.matches_glob(glob, dataset.name) for dataset in document.datasets)

@@ -90,5 +90,3 @@ class Location(Record, frozen=True, tag=85):
 
 class LocationsFlag(Record, frozen=True, tag=86):
     """`<repo>/purge/locations`: content may lie elsewhere than its identity says (rule 22)."""
-
-    announced_ms: int

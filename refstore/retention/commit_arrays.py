@@ -150,16 +150,17 @@ def _lines_with_types(first_parents: Sequence[int], transactions: bytearray) -> 
     """Return whether the line that ends with each commit uses transaction types. Each commit is visited once."""
     if not any(transactions):
         return bytearray(len(transactions))
-    found = bytearray([_UNKNOWN]) * len(transactions)
+    typed_lines = bytearray([_UNKNOWN]) * len(transactions)
     for tip in range(len(transactions)):
         line: list[int] = []
         number = tip
-        while number != NONE and found[number] == _UNKNOWN:
-            found[number] = 0  # so that the walk ends where a commit descends from itself; `compute_expiry` refuses it
+        while number != NONE and typed_lines[number] == _UNKNOWN:
+            # so that the walk ends where a commit descends from itself; `compute_expiry` refuses it
+            typed_lines[number] = 0
             line.append(number)
             number = first_parents[number]
-        typed = number != NONE and found[number] == 1
+        typed = number != NONE and typed_lines[number] == 1
         for commit in reversed(line):
             typed = typed or transactions[commit] != TransactionType.NONE
-            found[commit] = typed
-    return found
+            typed_lines[commit] = typed
+    return typed_lines

@@ -169,13 +169,13 @@ def _branch_rules(rules: Rules) -> dict[str, str]:
 
 
 def _path_rules(rules: Rules) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for rule in rules.rules:
         where = f" on {rule.filter.own_branch}" if rule.filter.own_branch else ""
         name = f"{rule.filter.prefix}*{where}{'' if rule.status == 'enabled' else ', disabled'}"
         periods = ", ".join(f"{kind} {period.total_days} days" for kind, period in rule.expiration.periods.items())
-        found[name] = "; ".join(filter(None, (found.get(name), periods)))
-    return found
+        texts[name] = "; ".join(filter(None, (texts.get(name), periods)))
+    return texts
 
 
 def _setting_changes(old: Rules, new: Rules) -> Iterator[RuleChange]:

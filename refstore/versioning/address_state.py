@@ -47,9 +47,6 @@ class DeletionDelays(NamedTuple):
     """Since the expiry of its issued address: the clock of who links it may be so far behind."""
 
 
-NO_DELAYS: Final = DeletionDelays(0, 0)
-
-
 class AddOutcome(Enum):
     """The result of adding a reference to a list."""
 

@@ -100,15 +100,15 @@ def count(kv: KV, repo: RepositoryId, shard: int, *, now_ms: int | None, limit: 
     """
     partition = keys.due_hint_shard(repo, shard)
     bound = keys.format_due_time(now_ms) if now_ms is not None else "~"
-    found = 0
+    counted = 0
     for name, value in kv.scan_all(partition, page=PAGE):
-        if name[: len(bound)] > bound or found >= limit:
+        if name[: len(bound)] > bound or counted >= limit:
             break
         try:
-            found += len(parse(partition, name, value).addresses)
+            counted += len(parse(partition, name, value).addresses)
         except CorruptRecord:
-            found += 1
-    return min(found, limit)
+            counted += 1
+    return min(counted, limit)
 
 
 def have_hints(kv: KV, repo: RepositoryId, due: Sequence[tuple[int, Address]]) -> list[bool]:

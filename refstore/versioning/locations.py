@@ -76,7 +76,7 @@ class Locations:
     def announce(self) -> None:
         """Set the flag, before the first record is written."""
         if not self.are_announced():
-            self._kv.set_if(keys.locations_flag(self._repo), ABSENT, encode(LocationsFlag(self._clock.now_ms())))
+            self._kv.set_if(keys.locations_flag(self._repo), ABSENT, encode(LocationsFlag()))
 
     # ---- reading
 
@@ -172,7 +172,7 @@ class Locations:
         return [
             address
             for (_, address), record in zip(items, records, strict=True)
-            if record is None or address not in {each.address for each in _contents_of(record)}
+            if record is None or address not in {each.address for each in record.contents()}
         ]
 
     def withdraw(self, items: Sequence[LocatedIdentity]) -> None:
@@ -283,18 +283,18 @@ class Locations:
         for _ in range(ATTEMPTS):
             planned: list[tuple[int, Absent | bytes, Location]] = []
             for index, value in zip(waiting, self._read_values([items[index][0] for index in waiting]), strict=True):
-                there, told = decode_optional(value, Location), items[index][1]
-                if there is not None and there.current is None:
+                stored, lost = decode_optional(value, Location), items[index][1]
+                if stored is not None and stored.current is None:
                     outcomes[index] = "left: its identity is being deleted"
-                elif there is not None and there.replacement_count >= told.replacement_count:
+                elif stored is not None and stored.replacement_count >= lost.replacement_count:
                     outcomes[index] = "left: another run has published since; run the earlier purge again"
                 else:
-                    named = there.addresses() if there is not None else ()
+                    named = stored.addresses() if stored is not None else ()
                     going = (
-                        *told.pending_deletions,
-                        *(address for address in named if address not in told.addresses()),
+                        *lost.pending_deletions,
+                        *(address for address in named if address not in lost.addresses()),
                     )
-                    planned.append((index, value, _with_fields(told, pending_deletions=going)))
+                    planned.append((index, value, _with_fields(lost, pending_deletions=going)))
             writes = [(items[index][0], value, after) for index, value, after in planned]
             written = [True] * len(writes) if dry_run else self._set_if(writes)
             waiting = [index for (index, _, _), ok in zip(planned, written, strict=True) if not ok]
@@ -373,10 +373,6 @@ def _publish_content(intended: Location, content: Content, run: str, now_ms: int
         pending_deletions=intended.pending_deletions,
         unpublished_attempts=intended.unpublished_attempts,
     )
-
-
-def _contents_of(location: Location) -> list[Content]:
-    return [*([location.current] if location.current else []), *(backup.content for backup in location.backups)]
 
 
 def _drop_if_at_rest(location: Location) -> Location | None:

@@ -264,8 +264,8 @@ class Manifest:
 
     def read_waiting(self) -> list[AnyEntry]:
         """Read the entries that wait. Raises CorruptObject, ObjectsUnavailable."""
-        found = read_many(self._objects, [info.key for info in self._objects.list(WAITING_FOLDER)])
-        return [_decode_entry(body, key) for key, body in found if body is not None]  # else it has just been confirmed
+        bodies = read_many(self._objects, [info.key for info in self._objects.list(WAITING_FOLDER)])
+        return [_decode_entry(body, key) for key, body in bodies if body is not None]  # else it has just been confirmed
 
     def confirm(self, entries: Sequence[AnyEntry], batch_id: str) -> None:
         """Move entries to the confirmed ones, but for placed entries, which soon have another fate. A crash in between

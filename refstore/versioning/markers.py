@@ -111,11 +111,11 @@ class Markers:
 
         The branches are read before the markers, in the direction in which a fate travels.
         """
-        found: set[CommitId] = set()
+        unprocessed: set[CommitId] = set()
         for _, value in self._kv.scan_all(keys.branches(self._repo)):
             fates = (commit_of(retired.fate) for retired in decode_branch(value).retired_tokens)
-            found.update(commit for commit in fates if commit is not None)
-        return found | {commit for commit, _ in self.scan_committed()}
+            unprocessed.update(commit for commit in fates if commit is not None)
+        return unprocessed | {commit for commit, _ in self.scan_committed()}
 
     def scan_deleted(self) -> Iterator[tuple[Token, DeletedToken]]:
         for name, value in self._kv.scan_all(keys.deleted_tokens(self._repo)):

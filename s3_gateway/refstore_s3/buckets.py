@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from refstore.errors import AlreadyExists, InvalidName, NotFound
-from refstore.operations.repository_contents import names_objects
+from refstore.operations.version_entries import names_objects
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_http.namespace_choice import choose_namespace

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from refstore.core import ids
 from refstore.errors import InvalidName, NotFound
-from refstore.operations import list_uploads
+from refstore.operations import multipart
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import RegisteredUpload
@@ -29,8 +29,8 @@ async def list_parts(request: S3Request) -> Response:
     amount = read_amount(request, "max-parts")
     marker = read_amount(request, "part-number-marker", 10_000) if "part-number-marker" in request.query else 0
 
-    def read(repo: Repository) -> tuple[RegisteredUpload, list_uploads.PartsPage]:
-        return list_uploads.list_parts(repo.context, name, after=marker, amount=amount)
+    def read(repo: Repository) -> tuple[RegisteredUpload, multipart.PartsPage]:
+        return multipart.list_parts(repo.context, name, after=marker, amount=amount)
 
     upload, page = await operate(request, target, read)
     has_more = page.has_more and amount > 0
@@ -167,7 +167,7 @@ def _read_branch(repo: Repository, bucket: S3Bucket, begin: str, branch: str, qu
     else:
         return []
     try:
-        page = list_uploads.list_uploads(
+        page = multipart.list_uploads(
             repo.context,
             ids.branch_name(branch),
             prefix=query.prefix[len(begin) :],

@@ -17,7 +17,7 @@ from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery.fence import DryRunFence
 from refstore.lake import Lake
 from refstore.objects import ObjectStore
-from refstore.operations import complete_upload, list_uploads, multipart
+from refstore.operations import complete_upload, multipart
 from refstore.operations.complete_upload import RequestedPart
 from refstore.repository import Repository
 from refstore_reaper import reaper_pass
@@ -97,4 +97,4 @@ def test_the_reaper_aborts_what_only_the_server_knows(repo: Repository, server: 
     clock.advance(3 * 60)
     run_pass(repo)
     assert pending(ctx.objects, server) == []
-    assert list_uploads.list_uploads(ctx, MAIN).uploads == ()
+    assert multipart.list_uploads(ctx, MAIN).uploads == ()

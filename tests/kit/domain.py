@@ -24,7 +24,7 @@ from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.objects import parallel_reads
 from refstore.objects.base import ObjectStore
-from refstore.operations import blob_writes
+from refstore.operations import upload_bodies
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.staging_records import Entry
@@ -72,15 +72,15 @@ def simulated() -> Generator[None]:
     """While worlds are built and explored: one shard, no batch written by several threads, no word about a million
     retries.
     """
-    before = keys.SHARDS, blob_writes.WRITE_THREADS, parallel_reads.SEQUENTIAL_READS_MAX
-    keys.SHARDS = blob_writes.WRITE_THREADS = 1  # Finals, for the product
+    before = keys.SHARDS, upload_bodies.WRITE_THREADS, parallel_reads.SEQUENTIAL_READS_MAX
+    keys.SHARDS = upload_bodies.WRITE_THREADS = 1  # Finals, for the product
     parallel_reads.SEQUENTIAL_READS_MAX = 1_000_000
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-        keys.SHARDS, blob_writes.WRITE_THREADS, parallel_reads.SEQUENTIAL_READS_MAX = before
+        keys.SHARDS, upload_bodies.WRITE_THREADS, parallel_reads.SEQUENTIAL_READS_MAX = before
 
 
 class RememberedTrees(Trees):

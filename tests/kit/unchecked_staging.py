@@ -13,4 +13,6 @@ def stage_unchecked(repo: Repository, path: str, url: str, size_bytes: int = 1, 
     name = ids.branch_name(branch)
     entry = Entry(Address(url), size_bytes, "", 0, {}, "")
     token = repo.context.branches.read_open(name).record.token
-    place(repo.context, name, token, [Placement(ids.object_path(path), entry, is_referenced=False)], on_empty=False)
+    place(
+        repo.context, name, token, [Placement(ids.object_path(path), entry=entry, is_referenced=False)], on_empty=False
+    )

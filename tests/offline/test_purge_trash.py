@@ -297,6 +297,6 @@ class TestWhatMovesWhileTheRunLists:
         assert entry is not None
         token = ctx.branches.read_open(branch).record.token
         ctx.references.add([(lost.address, Reference(token, path, entry.reference_id))], on_empty=True)
-        meanwhile(lambda: place(ctx, branch, token, [Placement(path, entry, is_referenced=True)], on_empty=True))
+        meanwhile(lambda: place(ctx, branch, token, [Placement(path, entry=entry, is_referenced=True)], on_empty=True))
         assert sum(row.erased_objects for row in purge().rows) == 1
         assert world.repo.stat("main", path).size_bytes == 0

@@ -14,6 +14,7 @@ from refstore.versioning.address_state import AddOutcome, DeletionDelays, Unname
 
 NOW_MS = 1_000_000
 DELAYS = DeletionDelays(grace_seconds=600, clock_skew_seconds=60)
+NO_DELAYS = DeletionDelays(0, 0)
 FIRST, SECOND = (Reference(Token("main:1"), Path(path), "") for path in ("p", "q"))
 ENTRY = Entry(Address("data/a"), 7, "", 0)
 
@@ -29,10 +30,10 @@ DELETING = Deleting(NOW_MS, FIRST, "deleted", 7)
         (EMPTIED, DELAYS, NOW_MS + 600_000),
         (EMPTIED, DELAYS._replace(clock_skew_seconds=0), NOW_MS + 600_000),
         (EMPTIED, DELAYS._replace(grace_seconds=0.5), NOW_MS + 500),
-        (EMPTIED, address_state.NO_DELAYS, NOW_MS),
+        (EMPTIED, NO_DELAYS, NOW_MS),
         (ISSUED, DELAYS, NOW_MS + 60_000),
         (ISSUED, DELAYS._replace(grace_seconds=0), NOW_MS + 60_000),
-        (ISSUED, address_state.NO_DELAYS, NOW_MS),
+        (ISSUED, NO_DELAYS, NOW_MS),
         (DELETING, DELAYS, NOW_MS),
     ],
 )
@@ -44,7 +45,7 @@ def test_from_when_an_object_may_be_deleted(state: Unnamed, delays: DeletionDela
 
 @pytest.mark.parametrize("state", [None, LISTED])
 def test_what_is_named_or_committed_may_never_be_deleted(state: ReferenceRecord | None) -> None:
-    assert not address_state.may_delete(state, 10**15, address_state.NO_DELAYS)
+    assert not address_state.may_delete(state, 10**15, NO_DELAYS)
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,8 @@ def commit_by_another(repo: Repository) -> None:
     record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
     repo.upload("main", "q", b"2")
     tree = refs.head_commit(ctx, record.head)
-    written = ctx.trees.apply_encoded(
-        tree.metarange, commit_operation.read_sealed_changes(staging, record.sealed_tokens)
-    )
+    changes = [(path, value) for path, value, _ in staging.scan_merged(record.sealed_tokens[::-1])]
+    written = ctx.trees.apply_encoded(tree.metarange, changes)
     new, _ = commit_operation.write_commit(
         ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed_tokens
     )

@@ -27,7 +27,7 @@ from refstore.errors import (
     UploadNotFound,
 )
 from refstore.kv.base import Exchange, Op, SetIf
-from refstore.operations import complete_upload, list_uploads, multipart
+from refstore.operations import complete_upload, multipart
 from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
 from refstore.records import keys
 from refstore.records.encoding import decode, encode
@@ -297,7 +297,7 @@ def test_an_aborted_upload_leaves_nothing(world: UploadWorld) -> None:
     for attempt in (
         lambda: world.write(name, 3, b"x"),
         lambda: world.complete(name, parts),
-        lambda: list_uploads.list_parts(world.repo.context, name, after=0, amount=10),
+        lambda: multipart.list_parts(world.repo.context, name, after=0, amount=10),
     ):
         with pytest.raises(UploadNotFound):
             attempt()
@@ -454,7 +454,7 @@ def test_a_body_that_fails_leaves_no_part(world: UploadWorld) -> None:
 
     with pytest.raises(Invalid, match="went away"):
         multipart.write_part(world.repo.context, name, 1, body())
-    assert list_uploads.list_parts(world.repo.context, name, after=0, amount=10)[1].parts == ()
+    assert multipart.list_parts(world.repo.context, name, after=0, amount=10)[1].parts == ()
     world.run_pass()
     assert [key for key in world.blobs() if key.startswith("data/")] == []
 
@@ -475,11 +475,11 @@ def test_parts_are_listed(world: UploadWorld) -> None:
     for number, body in ((3, b"c"), (1, b"old"), (2, b"bb"), (1, b"a")):
         world.write(name, number, body)
     ctx = world.repo.context
-    record, page = list_uploads.list_parts(ctx, name, after=0, amount=2)
+    record, page = multipart.list_parts(ctx, name, after=0, amount=2)
     assert record.name == name
     assert [(item.number, item.part.size_bytes) for item in page.parts] == [(1, 1), (2, 2)]
     assert page.has_more
-    _, page = list_uploads.list_parts(ctx, name, after=2, amount=2)
+    _, page = multipart.list_parts(ctx, name, after=2, amount=2)
     assert ([item.number for item in page.parts], page.has_more) == ([3], False)
 
 
@@ -489,25 +489,24 @@ def test_uploads_are_listed_in_the_order_of_their_paths(world: UploadWorld) -> N
     ctx = world.repo.context
     multipart.begin(ctx, world_branch(world, "main-2"), "a", seconds=DAY)
     multipart.abort(ctx, world.begin("aborted"))
-    page = list_uploads.list_uploads(ctx, MAIN)
+    page = multipart.list_uploads(ctx, MAIN)
     assert [item.name for item in page.uploads] == names
-    assert page.next_path == ""
-    page = list_uploads.list_uploads(ctx, MAIN, prefix="a/")
+    page = multipart.list_uploads(ctx, MAIN, prefix="a/")
     assert [item.name.path for item in page.uploads] == ["a/1", "a/2"]
     seen: list[str] = []
     after_path = after_upload_id = ""
     while True:
-        page = list_uploads.list_uploads(
+        page = multipart.list_uploads(
             ctx, MAIN, delimiter="/", after_path=after_path, after_upload_id=after_upload_id, amount=1
         )
-        seen += [*(item.name.path for item in page.uploads), *page.common_prefixes]
-        after_path, after_upload_id = page.next_path, page.next_upload_id
-        if not after_path:
+        if not page.uploads and not page.common_prefixes:
             break
+        seen += [*(item.name.path for item in page.uploads), *page.common_prefixes]
+        after_path, after_upload_id = seen[-1], page.uploads[-1].name.upload_id if page.uploads else ""
     assert seen == ["a", "a.b", "a/", "b/", "c"]
-    page = list_uploads.list_uploads(ctx, MAIN, after_path="b/1", after_upload_id=names[4].upload_id)
+    page = multipart.list_uploads(ctx, MAIN, after_path="b/1", after_upload_id=names[4].upload_id)
     assert [item.name for item in page.uploads] == names[5:]
-    page = list_uploads.list_uploads(ctx, MAIN, after_path="b/1")
+    page = multipart.list_uploads(ctx, MAIN, after_path="b/1")
     assert [item.name for item in page.uploads] == names[6:]
 
 

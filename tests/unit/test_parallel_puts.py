@@ -9,8 +9,8 @@ import pytest
 
 import refstore
 from refstore.core.ids import Address
-from refstore.operations.blob_writes import put_all
 from refstore.operations.upload import Upload
+from refstore.operations.upload_bodies import put_all
 from refstore.repository import Repository
 
 

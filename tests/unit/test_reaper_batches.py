@@ -14,7 +14,7 @@ from refstore.kv_recovery.fence import DryRunFence
 from refstore.objects.local import LocalObjects
 from refstore.records import keys
 from refstore.records.pending_deletes import PendingDelete
-from refstore.versioning.address_state import NO_DELAYS
+from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.due_hints import DueHint
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
@@ -74,7 +74,7 @@ class Batches:
             self._breaker,
             self.tally,
             JournalWriter(world.objects, "r", world.clock, world.numbers),
-            delays=NO_DELAYS,
+            delays=DeletionDelays(0, 0),
             async_deleter=async_deleter,
             fence=DryRunFence(),
             on_corrupt=lambda _address, error: pytest.fail(str(error)),

@@ -145,66 +145,17 @@ RECORDS: dict[str, Record] = {
         {"purge": "run-1"},
     ),
     "mark": Mark(1_700_000_000_000, 1_700_000_000_001),
-    "mark, full": Mark(1_700_000_000_000, 1_700_000_000_001, "m1"),
-    "mark, swept": Mark(
-        1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90"
-    ),
-    "mark, tagged": Mark(
-        *(
-            1_700_000_000_000,
-            1_700_000_000_001,
-            "m1",
-            1_700_000_000_002,
-            1_700_000_000_003,
-            ("logs/",),
-            b"\x90",
-            1_700_000_000_004,
-        )
+    "mark, full": Mark(
+        *(1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90"),
+        1_700_000_000_004,
     ),
     "complete": NothingToDelete(1_700_000_000_000, "m1"),
     "gc flag": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001),
     "gc flag, full": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001, "host-1"),
     "gc run": GcRun("w1", "marking", 1_700_000_000_000, 5, 1_700_000_000_005, "d1"),
     "gc run, full": GcRun(
-        *(
-            "w1",
-            "swept",
-            1_700_000_000_000,
-            5,
-            1_700_000_000_005,
-            "d1",
-            ("m0",),
-            1,
-            2,
-            {"b": 2, "a": 1},
-            "why?",
-            "me",
-            3,
-            4,
-            5,
-        ),
-        {"deleted": 1},
-        "unmarked",
-    ),
-    "gc run, tagged": GcRun(
-        *(
-            "w1",
-            "swept",
-            1_700_000_000_000,
-            5,
-            1_700_000_000_005,
-            "d1",
-            ("m0",),
-            1,
-            2,
-            {"b": 2, "a": 1},
-            "why?",
-            "me",
-            3,
-            4,
-            5,
-        ),
-        *({"deleted": 1}, "unmarked", 6),
+        *("w1", "swept", 1_700_000_000_000, 5, 1_700_000_000_005, "d1", ("m0",), 1, 2, {"b": 2, "a": 1}, "why?", "me"),
+        *(3, 4, 5, {"deleted": 1}, "unmarked", 6),
     ),
     "tag": Tag(COMMIT),
     "tag, full": Tag(COMMIT, 1_700_000_000_000, "1"),
@@ -212,42 +163,20 @@ RECORDS: dict[str, Record] = {
         RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000
     ),
     "repository, full": RepositoryRecord(
-        RepositoryId("lake.01j8x6w3vr0000000000000000"),
-        "file:///x",
-        MAIN,
-        1_700_000_000_000,
-        {"b": "2", "a": "1"},
-        60,
-        1_700_000_000_001,
-    ),
-    "repository, with rules": RepositoryRecord(
-        RepositoryId("lake.01j8x6w3vr0000000000000000"),
-        "file:///x",
-        MAIN,
-        1_700_000_000_000,
-        {"b": "2", "a": "1"},
-        60,
-        rules_id="w1",
-    ),
-    "repository, given": RepositoryRecord(
-        RepositoryId("lake.01j8x6w3vr0000000000000000"),
-        "file:///x",
-        MAIN,
-        1_700_000_000_000,
-        {"b": "2", "a": "1"},
-        60,
-        0,
-        "w1",
-        "local://x",
-        True,
+        *(RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000),
+        *({"b": "2", "a": "1"}, 60, 1_700_000_000_001, "w1", "local://x", True),
     ),
     "cleared repository": ClearedRepository(
         "file:///x", 1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002, ("m1", "m2"), 5, 6
     ),
     "retention": RetentionRecord('{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1"),
-    "retention, withheld": RetentionRecord("{}", 1_700_000_000_000, "me", "w1", withheld="older than the audit log"),
-    "retention, with branches": RetentionRecord(
-        '{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1", {"main/logs/": "main"}
+    "retention, full": RetentionRecord(
+        '{"default_retention_days": 7}',
+        1_700_000_000_000,
+        "me",
+        "w1",
+        {"main/logs/": "main"},
+        "older than the audit log",
     ),
     "purge": PurgeRecord('{"whitelist": ["a.*"]}', 1_700_000_000_000, "me", "w1"),
     "location, gone": Location(None),
@@ -259,7 +188,7 @@ RECORDS: dict[str, Record] = {
         (ADDRESS,),
         (ADDRESS,),
     ),
-    "locations flag": LocationsFlag(1_700_000_000_000),
+    "locations flag": LocationsFlag(),
     "reaper figures": ReaperFigures(),
     "reaper figures, full": ReaperFigures(
         ("w1", "w2"),
@@ -342,26 +271,11 @@ RECORDS: dict[str, Record] = {
     "stamp": StampRecord(1_700_000_000_000),
     "access key": AccessKeyRecord(b"salt", b"hash", 2, 1_700_000_000_000),
     "access key, full": AccessKeyRecord(
-        b"salt", b"hash", 3, 1_700_000_000_000, ("sales",), "the dashboard", write_id="w1"
-    ),
-    "access key, rotated": AccessKeyRecord(
-        b"salt",
-        b"hash",
-        2,
-        1_700_000_000_000,
-        (),
-        "",
-        1_700_000_000_001,
-        3,
-        SecretHash(b"old", b"hash2", 1_700_000_000_002),
-    ),
-    "access key, buckets": AccessKeyRecord(b"salt", b"hash", 2, 1_700_000_000_000, buckets=("warehouse=lake:main",)),
-    "access key, S3": AccessKeyRecord(
-        b"salt",
-        b"hash",
-        2,
-        1_700_000_000_000,
+        *(b"salt", b"hash", 3, 1_700_000_000_000, ("sales",), "the dashboard", 1_700_000_000_001, 3),
+        previous_secret=SecretHash(b"old", b"hash2", 1_700_000_000_002),
         s3_secrets=(EncryptedSecret(b"nonce", b"ciphertext", b"mark", 1_700_000_000_003),),
+        write_id="w1",
+        buckets=("warehouse=lake:main",),
     ),
 }
 
@@ -408,7 +322,6 @@ WRITTEN: dict[str, str] = {
         "9c1e91d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363a26d31a2613191bf6d61696e3a30316a3878367733767230303030303030303030303030303031cf0000018bcfe56800a26d65a377687982a161a131a162a13207cf0000018bcfe5680181a57075726765a572756e2d31"
     ),
     "mark": ("991fcf0000018bcfe56800cf0000018bcfe56801a0000090c40000"),
-    "mark, full": ("991fcf0000018bcfe56800cf0000018bcfe56801a26d31000090c40000"),
     "tag": (
         "9420d9406363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636300a0"
     ),
@@ -418,25 +331,17 @@ WRITTEN: dict[str, str] = {
     "repository": (
         "9b28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680080ff00a0a0c2"
     ),
-    "repository, full": (
-        "9b28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323ccf0000018bcfe56801a0a0c2"
-    ),
-    "repository, with rules": (
-        "9b28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323c00a27731a0c2"
-    ),
     "retention": ("9729bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a2773180a0"),
-    "retention, withheld": (
-        "9729a27b7dcf0000018bcfe56800a26d65a2773180b86f6c646572207468616e20746865206175646974206c6f67"
-    ),
-    "retention, with branches": (
-        "9729bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a2773181aa6d61696e2f6c6f67732fa46d61696ea0"
+    "retention, full": (
+        "9729bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a2773181aa6d"
+        "61696e2f6c6f67732fa46d61696eb86f6c646572207468616e20746865206175646974206c6f67"
     ),
     "purge": ("9554b67b2277686974656c697374223a205b22612e2a225d7dcf0000018bcfe56800a26d65a27731"),
     "location, gone": ("9755c000c0909090"),
     "location, full": (
         "975596d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132a86434316438636439a572756e2d31cf0000018bcfe568000393d92a646174612f323032333131313432322f30316a3878367733767230303030303030303030303030303030a572756e2d32cf0000018bcfe56801919496d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303006a463643334a0a000cf0000018bcfe56802a572756e2d31c391d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303091d92a646174612f323032333131313432322f30316a3878367733767230303030303030303030303030303030"
     ),
-    "locations flag": ("9256cf0000018bcfe56800"),
+    "locations flag": ("9156"),
     "reaper figures": ("dc00105790000092000092000092000092000000a0c2a0000090a0"),
     "reaper figures, full": (
         "dc00105792a27731a27732cf0000018bcfe568000c92010292030492050692070804a762656361757365c3a66475653a2078cf0000018bcfe56802069193aa323032362d31312d32340b0ca46b657074"
@@ -460,21 +365,12 @@ WRITTEN: dict[str, str] = {
     "stamp": ("9237cf0000018bcfe56800"),
     "complete": ("9324cf0000018bcfe56800a26d31"),
     "access key": ("9d3cc40473616c74c4046861736802cf0000018bcfe5680090a00000c090a090"),
-    "access key, full": (
-        "9d3cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f6172640000c090a2773190"
-    ),
     "cleared repository": (
         "982da966696c653a2f2f2f78cf0000018bcfe56800cf0000018bcfe56801cf0000018bcfe5680292a26d31a26d320506"
-    ),
-    "mark, swept": (
-        "991fcf0000018bcfe56800cf0000018bcfe56801a26d31cf0000018bcfe56802cf0000018bcfe5680391a56c6f67732fc4019000"
     ),
     "gc flag": ("9522a26d31cf0000018bcfe56800cf0000018bcfe56801a0"),
     "gc flag, full": ("9522a26d31cf0000018bcfe56800cf0000018bcfe56801a6686f73742d31"),
     "gc run": ("dc001323a27731a76d61726b696e67cf0000018bcfe5680005cf0000018bcfe56805a2643190000080a0a000000080a000"),
-    "gc run, full": (
-        "dc001323a27731a57377657074cf0000018bcfe5680005cf0000018bcfe56805a2643191a26d30010282a16101a16202a47768793fa26d6503040581a764656c6574656401a8756e6d61726b656400"
-    ),
     "import": (
         "dc001146a27731a772756e6e696e67a46d61696e90a16da26d6580c2cf0000018bcfe56800cf0000018bcfe56801000001a0a0a0"
     ),
@@ -488,23 +384,22 @@ WRITTEN: dict[str, str] = {
         "a84141414141673d3d91d92a646174612f323032333131313432322f30316a38783677337672303030303030303030303030"
         "3030303082ad63616368652d636f6e74726f6ca86e6f2d73746f7265a765787069726573a13082a161a131a162a132"
     ),
-    "repository, given": (
-        "9b28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323c00a27731a96c6f63616c3a2f2f78c3"
+    "repository, full": (
+        "9b28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf"
+        "0000018bcfe5680082a161a131a162a1323ccf0000018bcfe56801a27731a96c6f63616c3a2f2f78c3"
     ),
-    "mark, tagged": (
-        "991fcf0000018bcfe56800cf0000018bcfe56801a26d31cf0000018bcfe56802cf0000018bcfe5680391a56c6f67732fc40190cf0000018bcfe56804"
+    "mark, full": (
+        "991fcf0000018bcfe56800cf0000018bcfe56801a26d31cf0000018bcfe56802cf0000018bcfe5680391a56c6f67732fc401"
+        "90cf0000018bcfe56804"
     ),
-    "gc run, tagged": (
-        "dc001323a27731a57377657074cf0000018bcfe5680005cf0000018bcfe56805a2643191a26d30010282a16101a16202a47768793fa26d6503040581a764656c6574656401a8756e6d61726b656406"
+    "gc run, full": (
+        "dc001323a27731a57377657074cf0000018bcfe5680005cf0000018bcfe56805a2643191a26d30010282a16101a16202a477"
+        "68793fa26d6503040581a764656c6574656401a8756e6d61726b656406"
     ),
-    "access key, rotated": (
-        "9d3cc40473616c74c4046861736802cf0000018bcfe5680090a0cf0000018bcfe568010393c4036f6c64c4056861736832cf0000018bcfe5680290a090"
-    ),
-    "access key, buckets": (
-        "9d3cc40473616c74c4046861736802cf0000018bcfe5680090a00000c090a091b377617265686f7573653d6c616b653a6d61696e"
-    ),
-    "access key, S3": (
-        "9d3cc40473616c74c4046861736802cf0000018bcfe5680090a00000c09195c4056e6f6e6365c40a63697068657274657874c4046d61726bcf0000018bcfe5680300a090"
+    "access key, full": (
+        "9d3cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f617264cf0000018b"
+        "cfe568010393c4036f6c64c4056861736832cf0000018bcfe568029195c4056e6f6e6365c40a63697068657274657874c404"
+        "6d61726bcf0000018bcfe5680300a2773191b377617265686f7573653d6c616b653a6d61696e"
     ),
     "audit head": (
         "945003d94061626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162cf0000018bcfe56800"

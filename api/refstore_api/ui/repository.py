@@ -17,7 +17,7 @@ from refstore.core.units import sum_sizes
 from refstore.errors import BranchNotFound
 from refstore.monitoring import figures, run_control
 from refstore.operations import multipart
-from refstore.operations.list_uploads import list_uploads
+from refstore.operations.multipart import list_uploads
 from refstore.records.branch_records import Branch
 from refstore.records.figure_records import Amount
 from refstore.records.multipart_records import MultipartUpload

@@ -4,7 +4,7 @@ Path by path, in order: what theirs did not change stays as ours has it. What th
 what base had. If ours has what theirs has, both came to the same and nothing is to do. Otherwise they conflict, and the
 strategy decides.
 
-**The log of a table** (`table_logs.py`) is decided as a whole. If both changed a file of it, a strategy takes the
+**The log of a table** (`TableLog`) is decided as a whole. If both changed a file of it, a strategy takes the
 folder as the winner has it: what the other side added there is left out, or goes. The data files of both stay; the log
 does not name those of the other side.
 
@@ -17,6 +17,7 @@ revert of a commit is a merge with that commit as base and its parent as theirs;
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
@@ -27,9 +28,64 @@ from typing import Final, NamedTuple, Protocol
 
 from refstore.errors import MergeConflict
 from refstore.records.staging_records import Entry
-from refstore.versioning.commits import table_logs
 from refstore.versioning.commits.equality import AreEqual
 from refstore.versioning.commits.tree_diff import PathChange
+
+
+class _LogFormat(NamedTuple):
+    name: str
+    folder: str
+    path: re.Pattern[str]
+    """Of the log's files. Delta and Hudi have folders in it, Iceberg has none."""
+    decisive: re.Pattern[str]
+    """Of the files that only a log has: one of them that both sides changed shows that both wrote the table."""
+
+
+_FORMATS: Final = (
+    _LogFormat(
+        "Delta", "_delta_log/", re.compile(r"(?P<folder>(.*?/)?_delta_log/).+", re.DOTALL), re.compile(r".+", re.DOTALL)
+    ),
+    _LogFormat(
+        "Hudi", ".hoodie/", re.compile(r"(?P<folder>(.*?/)?\.hoodie/).+", re.DOTALL), re.compile(r".+", re.DOTALL)
+    ),
+    _LogFormat(
+        "Iceberg",
+        "metadata/",
+        re.compile(r"(?P<folder>(.*/)?metadata/)[^/]+", re.DOTALL),
+        re.compile(r"([^/]*/)*([^/]+\.metadata\.json(\.gz)?|version-hint\.text)"),
+    ),
+)
+
+
+class TableLog(NamedTuple):
+    """The folder whose files say together which data files a table has. A log that is made of files of two histories
+    tells of a table that never was.
+    """
+
+    format: _LogFormat
+    folder: str
+
+    @property
+    def table(self) -> str:
+        """The table as messages name it: its format and its root."""
+        return f"{self.format.name} table {self.folder.removesuffix(self.format.folder) or '/'!r}"
+
+    def has(self, path: str) -> bool:
+        """Return whether a path below the folder is a file of the log."""
+        return find_log(path) == self
+
+    def is_decisive(self, path: str) -> bool:
+        """Return whether a file of the log shows that it is one."""
+        return self.format.decisive.fullmatch(path) is not None
+
+
+def find_log(path: str) -> TableLog | None:
+    """Return the log that a path may be a file of."""
+    for format_ in _FORMATS:
+        if format_.folder in path and (match := format_.path.fullmatch(path)) is not None:
+            return TableLog(format_, match["folder"])
+    return None
+
 
 BATCH: Final = 1000
 """How many changes are looked up in ours together."""
@@ -102,7 +158,7 @@ def merge_changes(
     steps = compare_sides(trees.diff(base, theirs), our_entries, equal)
     step = next(steps, None)
     while step is not None:
-        log = table_logs.find_log(step.path)
+        log = find_log(step.path)
         some = [step]
         step = next(steps, None)
         while log is not None and step is not None and step.path.startswith(log.folder):
@@ -137,7 +193,7 @@ def _merge_conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:
         what = f"1 path was changed on both sides, {paths[0]!r}"
     else:
         what = f"{len(paths)}{' or more' if has_more else ''} paths were changed on both sides, {paths[0]!r} among them"
-    logs = (log for path in paths if (log := table_logs.find_log(path)) is not None and log.is_decisive(path))
+    logs = (log for path in paths if (log := find_log(path)) is not None and log.is_decisive(path))
     tables = list(dict.fromkeys(log.table for log in logs))
     if tables:
         what += (

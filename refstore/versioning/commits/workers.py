@@ -80,12 +80,14 @@ class Workers:
         """
         waiting: deque[PendingResult[T]] = deque()
         for argument in arguments:
-            found = known(argument) if known is not None else None
+            known_result = known(argument) if known is not None else None
             if self.threads < 2:
-                yield found if found is not None else work(argument)
+                yield known_result if known_result is not None else work(argument)
                 continue
             waiting.append(
-                PendingResult(partial(_identity, found)) if found is not None else self.submit(work, argument)
+                PendingResult(partial(_identity, known_result))
+                if known_result is not None
+                else self.submit(work, argument)
             )
             if len(waiting) > 2 * self.threads:
                 yield waiting.popleft().result()
