@@ -173,7 +173,9 @@ class Repository:
     def iter_upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
         """Do what `upload_many` does lazily: each batch is uploaded when the first of its entries is read."""
         name = ids.branch_name(branch)
-        return self._in_batches(uploads, lambda batch: upload_operation.upload_many(self.context, name, batch))
+        return self._suggest_later(
+            self._in_batches(uploads, lambda batch: upload_operation.upload_many(self.context, name, batch))
+        )
 
     @_operation
     def upload_each(
@@ -722,9 +724,6 @@ class Repository:
 
     def _in_batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
         """Run each batch under a deadline of its own when the first of its results is read."""
-        return self._suggest_later(self._batches(items, run))
-
-    def _batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
         for batch in split_batches(items, upload_operation.BATCH):
             with _deadline(self):
                 results = run(batch)

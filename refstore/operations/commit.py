@@ -42,7 +42,7 @@ from refstore.records.encoding import encode
 from refstore.records.staging_records import Entry
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.sorted_runs import SortedRuns
-from refstore.versioning.commits.tree_merge import MergeStrategy
+from refstore.versioning.commits.tree_merge import MergeStrategy, merge_changes
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.manifest import CommitLanded
 from refstore.versioning.markers import NOTHING_COMMITTED_CAUSE
@@ -216,7 +216,7 @@ def _merge_three_way(
 
     def changes_of(ours: CommitId) -> EntryChanges:
         base, own, other = (_metarange_of(ctx, commit) for commit in (base_of(ours), ours, theirs))
-        return ctx.trees.merge_changes(base, own, other, decides, ContentComparison(ctx).are_equal)
+        return merge_changes(ctx.trees, base, own, other, decides, ContentComparison(ctx).are_equal)
 
     return _commit_tree(
         ctx,

@@ -14,7 +14,7 @@ from refstore.objects.memory import MemoryObjects
 from refstore.records.staging_records import Entry
 from refstore.versioning.commits import object_names
 from refstore.versioning.commits.ranges import CutRule
-from refstore.versioning.commits.tree_merge import MergeStrategy
+from refstore.versioning.commits.tree_merge import MergeStrategy, merge_changes
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
 from tests.kit.equality import equal_as_uploaded
@@ -67,7 +67,7 @@ class Tree:
         yield lambda: trees().apply(metarange, [(inside, None)])
         yield lambda: list(trees().diff("", metarange))
         yield lambda: list(trees().diff(metarange, ""))
-        yield lambda: list(trees().merge_changes("", "", metarange, MergeStrategy.NONE, equal_as_uploaded))
+        yield lambda: list(merge_changes(trees(), "", "", metarange, MergeStrategy.NONE, equal_as_uploaded))
         yield lambda: list(trees().addresses(metarange))
         if kind == "range":
             yield lambda: trees().addresses_of_range(self.range)

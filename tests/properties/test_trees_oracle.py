@@ -21,7 +21,7 @@ from refstore.versioning.commits.equality import are_equal
 from refstore.versioning.commits.object_names import hash_of
 from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
-from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy
+from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy, merge_changes
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
@@ -281,7 +281,7 @@ def test_merge(base: Tree, ours_changes: Changes, theirs_changes: Changes, strat
         elif are_equal(mine, old, {}) or strategy is MergeStrategy.THEIRS:
             merged = applied(merged, {path: new})
 
-    changes = world.trees.merge_changes(*ids, strategy, equal_as_uploaded)
+    changes = merge_changes(world.trees, *ids, strategy, equal_as_uploaded)
     if conflicts:
         with pytest.raises(MergeConflict) as refused:
             next(changes)

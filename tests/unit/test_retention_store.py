@@ -22,6 +22,7 @@ from refstore.kv.base import ABSENT, Op, SetIf
 from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.operations import rules_document
+from refstore.operations.rules_in_force import RetentionRules
 from refstore.records import keys
 from refstore.records.branch_records import ClosedBranch
 from refstore.records.commit_records import Commit
@@ -41,6 +42,12 @@ DAY_SECONDS = 86_400.0
 
 def commit(repo: Repository, branch: str = "main") -> CommitId:
     return repo.commit(branch, "one more", allow_empty=True).id
+
+
+def in_force(repo: Repository) -> RetentionRules:
+    found = repo.retention()
+    assert found is not None
+    return found
 
 
 def taking_away(op: Op) -> bool:
@@ -79,17 +86,13 @@ class TestRules:
             with pytest.raises(Invalid, match=r"give \[remove\]"):
                 repo.set_retention(PLAIN, remove=text)
         repo.set_retention(PLAIN, remove=["hold:contracts/", "hold:not there"])
-        found = repo.retention()
-        assert found is not None
-        assert found.rules.legal_holds == ()
+        assert in_force(repo).rules.legal_holds == ()
 
     def test_bad_rules_change_nothing(self, repo: Repository) -> None:
         repo.set_retention(PLAIN)
         with pytest.raises(InvalidRules):
             repo.set_retention('{"default_retention_days": -1}')
-        found = repo.retention()
-        assert found is not None
-        assert found.document == PLAIN
+        assert in_force(repo).document == PLAIN
 
     def test_deleted_rules_are_gone(self, repo: Repository) -> None:
         repo.set_retention(HELD)
@@ -117,9 +120,7 @@ class TestRules:
             with pytest.raises(Conflict, match="changed while they were deleted") as told:
                 repo.delete_retention()
             assert not isinstance(told.value, Contention), "a client would make the call again"
-            found = repo.retention()
-            assert found is not None
-            assert found.document == HELD
+            assert in_force(repo).document == HELD
 
     def test_deleted_by_two_at_once_they_are_gone(self, clock: FakeClock) -> None:
         kv = Interrupted(before=taking_away)
@@ -170,9 +171,7 @@ class TestLakefsFormat:
     def test_it_leaves_what_it_cannot_say(self, repo: Repository) -> None:
         repo.set_retention(HELD)
         repo.set_gc_rules(self.NEW)
-        found = repo.retention()
-        assert found is not None
-        assert found.rules == Rules(3, (BranchRule("dev", 1),), legal_holds=(LegalHold("contracts/"),))
+        assert in_force(repo).rules == Rules(3, (BranchRule("dev", 1),), legal_holds=(LegalHold("contracts/"),))
 
     def test_taken_away_nothing_is_left_of_plain_rules(self, repo: Repository) -> None:
         repo.set_retention(PLAIN)
@@ -183,9 +182,7 @@ class TestLakefsFormat:
     def test_taken_away_holds_stay(self, repo: Repository) -> None:
         repo.set_retention(HELD)
         repo.set_gc_rules(None)
-        found = repo.retention()
-        assert found is not None
-        assert found.rules == Rules(legal_holds=(LegalHold("contracts/"),))
+        assert in_force(repo).rules == Rules(legal_holds=(LegalHold("contracts/"),))
 
     def test_a_hold_that_is_set_meanwhile_is_not_lost(self, clock: FakeClock) -> None:
         kv = Interrupted(behind=lambda op: op.key.name == "rules")
@@ -193,9 +190,8 @@ class TestLakefsFormat:
             repo = lake.create_repository("sales")
             kv.then = lambda: repo.set_retention(HELD)
             repo.set_gc_rules(self.NEW)
-            found = repo.retention()
+            found = in_force(repo)
             assert kv.then is None
-            assert found is not None
             assert found.rules.legal_holds == (LegalHold("contracts/"),)
             assert found.rules.branches == self.NEW.branches
 
@@ -216,9 +212,7 @@ class TestDeletedRepositories:
             with pytest.raises(Conflict, match="legal hold on 'contracts/'"):
                 lake.delete_repository("sales")
             assert kv.then is None
-            found = lake.repository("sales").retention()
-            assert found is not None
-            assert found.document == HELD
+            assert in_force(lake.repository("sales")).document == HELD
 
     def test_a_legal_hold_that_came_too_late_is_refused(self, clock: FakeClock) -> None:
         kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.name == "rules")
@@ -251,9 +245,7 @@ class TestDeletedRepositories:
             repo.set_retention(PLAIN)
             kv.then = lambda: repo.set_retention(HELD)
             lake.set_metadata("sales", put={"team": "x"})
-            found = repo.retention()
-            assert found is not None
-            assert found.document == HELD
+            assert in_force(repo).document == HELD
             assert lake.repository("sales").record.metadata == {"owner": "ann", "team": "x"}
 
     def test_rules_that_come_too_late_leave_nothing(self, lake: Lake, repo: Repository, kv: Interrupted) -> None:

@@ -26,7 +26,7 @@ from refstore.versioning.commits.caches import Cache, Caches
 from refstore.versioning.commits.object_names import hash_of
 from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.tree_changes import PAGE_ROWS, page_entries, page_values
-from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy
+from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy, merge_changes
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
@@ -394,11 +394,11 @@ def test_conflicts_are_raised_before_anything_is_written_and_their_paths_are_bou
     theirs = trees.apply(base, [(path(number), entry(number, version=2)) for number in range(count)]).metarange
     objects.forget()
     with pytest.raises(MergeConflict, match="100 or more paths") as caught:
-        trees.apply(ours, trees.merge_changes(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded))
+        trees.apply(ours, merge_changes(trees, base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded))
     assert caught.value.paths == tuple(path(number) for number in range(CONFLICTS_MAX))
     assert objects.puts == []
-    assert list(trees.merge_changes(base, ours, theirs, MergeStrategy.OURS, equal_as_uploaded)) == []
-    assert len(list(trees.merge_changes(base, ours, theirs, MergeStrategy.THEIRS, equal_as_uploaded))) == count
+    assert list(merge_changes(trees, base, ours, theirs, MergeStrategy.OURS, equal_as_uploaded)) == []
+    assert len(list(merge_changes(trees, base, ours, theirs, MergeStrategy.THEIRS, equal_as_uploaded))) == count
 
 
 def test_a_page_reads_the_ranges_that_it_shows() -> None:
@@ -419,7 +419,7 @@ def test_a_merge_looks_only_at_what_theirs_changed() -> None:
     ours = trees.apply(base, [(path(number), entry(number, version=1)) for number in range(1500)]).metarange
     theirs = trees.apply(base, [(path(2000), None)]).metarange
     objects.forget()
-    merged = trees_on(objects).merge_changes(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)
+    merged = merge_changes(trees_on(objects), base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)
     assert list(merged) == [(path(2000), None)]
     assert len({key for key in objects.reads if key.startswith(object_names.RANGES)}) <= 3
 
@@ -430,7 +430,7 @@ def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> Non
     new = entry(3, version=1)
     later = Entry(new.address, new.size_bytes, new.checksum, new.mtime_ms + 1, new.metadata, new.content_type)
     ours, theirs = (trees.apply(base, [(path(3), each)]).metarange for each in (new, later))
-    assert list(trees.merge_changes(base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)) == []
+    assert list(merge_changes(trees, base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)) == []
 
 
 # ---- the helpers

@@ -24,12 +24,13 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from refstore.errors import MergeConflict
 from refstore.records.staging_records import Entry
 from refstore.versioning.commits.equality import AreEqual
 from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.trees import Trees
 
 
 class _LogFormat(NamedTuple):
@@ -113,14 +114,6 @@ class MergeSides(NamedTuple):
     """Whether ours has changed it, too."""
 
 
-class TreeReader(Protocol):
-    """The methods of `Trees` that a merge needs."""
-
-    def diff(self, left: str, right: str, *, prefix: str = "") -> Iterator[PathChange]: ...
-
-    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]: ...
-
-
 def compare_sides(
     changes: Iterator[PathChange],
     ours: Callable[[list[str]], Mapping[str, Entry]] | None,
@@ -143,10 +136,10 @@ def compare_sides(
 
 
 def merge_changes(
-    trees: TreeReader, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
+    trees: Trees, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
 ) -> Iterator[tuple[str, Entry | None]]:
-    """Yield what to apply to ours, in path order. Raises MergeConflict before the first change, so that nothing is
-    written in vain.
+    """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`, in path order. Raises
+    MergeConflict, as a rule before the first change, so that nothing is written in vain.
     """
     our_entries = None if ours == base else partial(trees.get_many, ours)
     if strategy is MergeStrategy.NONE:

@@ -18,16 +18,14 @@ from refstore.core.ids import Address, Ids
 from refstore.core.lazy_modules import LazyModule
 from refstore.objects.base import ObjectStore
 from refstore.records.staging_records import Entry
-from refstore.versioning.commits import ranges, tree_changes, tree_merge
+from refstore.versioning.commits import ranges, tree_changes
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.columns import Rows
-from refstore.versioning.commits.equality import AreEqual
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
 from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.ranges import CUT_RULE, CutRule
 from refstore.versioning.commits.tree_changes import PAGE_ROWS
 from refstore.versioning.commits.tree_diff import PathChange
-from refstore.versioning.commits.tree_merge import MergeStrategy
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import Workers
 
@@ -175,14 +173,6 @@ class Trees:
     ) -> Iterator[PathChange]:
         """Yield the changes from `left` to `right` (of paths in `only`), in path order. Shared ranges are not read."""
         return tree_diff.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
-
-    def merge_changes(
-        self, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
-    ) -> Iterator[tuple[str, Entry | None]]:
-        """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`. Raises MergeConflict, as a
-        rule before the first of them.
-        """
-        return tree_merge.merge_changes(self, base, ours, theirs, strategy, equal)
 
     # ---- for the audit and the offline job
 
