@@ -132,7 +132,8 @@ class AgreedDurations:
 
     def _report_change(self) -> None:
         agreed = self._record.current._asdict()
-        _log.info("durations_changed", until=_until_text(self._record, self._clock.now_ms()), **agreed)
+        former = former_in_force(self._record, self._clock.now_ms())
+        _log.info("durations_changed", until=format_utc(former[-1].until_ms) if former else "", **agreed)
         if differing := _find_differences((self._record.current,), self._own, self._explicit):
             _log.warning(
                 "durations_differ",
@@ -304,8 +305,3 @@ def _describe_refusal(differing: Iterable[_Difference]) -> str:
         for name, value, origin, agreed in differing
     )
     return f"this process may not use the lake with durations of its own: {each}; {_WHAT_NEXT}"
-
-
-def _until_text(record: DurationsRecord, now_ms: int) -> str:
-    former = former_in_force(record, now_ms)
-    return format_utc(former[-1].until_ms) if former else ""

@@ -41,10 +41,6 @@ class RequestedPart(NamedTuple):
     """As the part's writing answered it, without quotes."""
 
 
-def _keep_given(upload: MultipartUpload, _parts: Sequence[WrittenPart]) -> S3Attributes | None:
-    return join_attributes(upload.s3, None)
-
-
 def complete(
     ctx: Context,
     name: UploadName,
@@ -52,7 +48,9 @@ def complete(
     *,
     if_absent: bool = False,
     if_entry: Entry | None = None,
-    describe: Callable[[MultipartUpload, Sequence[WrittenPart]], S3Attributes | None] = _keep_given,
+    describe: Callable[[MultipartUpload, Sequence[WrittenPart]], S3Attributes | None] = lambda upload, _parts: (
+        join_attributes(upload.s3, None)
+    ),
 ) -> Entry:
     """Join the parts, put the object at its path, and return its entry. A repeated call that had landed answers the
     same. `describe`: the S3 attributes of the object, from the upload and its parts; what it raises refuses the call.
@@ -61,7 +59,7 @@ def complete(
     under way.
     """
     _check_order(requested)
-    digest = digest_of(requested)
+    digest = sha256("\n".join(f"{number} {etag}" for number, etag in requested).encode()).hexdigest()
     registered = ctx.uploads.read(name)
     if registered is None:
         raise upload_not_found(name)
@@ -217,8 +215,3 @@ def _check_order(requested: Sequence[RequestedPart]) -> None:
         raise InvalidParts(f"an upload is completed with 1 to {PARTS_MAX} parts", fault="missing")
     if any(one.number >= other.number for one, other in pairwise(requested)):
         raise InvalidParts("the parts are not in ascending order of their numbers; sort them", fault="order")
-
-
-def digest_of(requested: Sequence[RequestedPart]) -> str:
-    """Return what tells one list of parts from another."""
-    return sha256("\n".join(f"{number} {etag}" for number, etag in requested).encode()).hexdigest()

@@ -103,7 +103,13 @@ def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
     ids.path_prefix(prefix)
     count, after = 0, ""
     while True:
-        page = read_consistent(ctx, branch, lambda record, start=after: _page_of_paths(ctx, record, prefix, start))
+
+        def read_page(record: Branch, start: str = after) -> list[str]:
+            metarange = head_commit(ctx, record.head).metarange
+            entries = stream_entries(ctx, record, metarange, prefix, start, BATCH)
+            return [*islice((path for path, entry in entries if entry is not None), BATCH)]
+
+        page = read_consistent(ctx, branch, read_page)
         if page:
             delete_many(ctx, branch, page)
             count += len(page)
@@ -164,8 +170,3 @@ def remove_staged(
         return removed, False  # their references stay until the token is processed
     ctx.references.release(releases_of_replaced(token, removed, cause), guess=True)
     return removed, True
-
-
-def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:
-    entries = stream_entries(ctx, record, head_commit(ctx, record.head).metarange, prefix, after, BATCH)
-    return [*islice((path for path, entry in entries if entry is not None), BATCH)]

@@ -142,10 +142,10 @@ def _remove_page(
     message = f"Remove what was made more than {rule.days} days ago" + (
         f" below {rule.prefix!r}" if rule.prefix else ""
     )
+    notes = {"rule": "all", "prefix": rule.prefix, "days": str(rule.days)}  # why it was made
+    options = CommitOptions(message=message, committer=COMMITTER).with_notes(notes)
     try:
-        commit_operation.commit_removal(
-            ctx, branch, CommitOptions(message=message, committer=COMMITTER).with_notes(make_notes(rule)), paths_of
-        )
+        commit_operation.commit_removal(ctx, branch, options, paths_of)
     except NothingToCommit:
         return page, False
     return page, True
@@ -173,8 +173,3 @@ def _next_removal_page(
 
 def _entry_made_ms(address: Address) -> int | None:
     return address_time_ms(address) if is_own(address) else None
-
-
-def make_notes(rule: LatestViewRule) -> dict[str, str]:
-    """Return the notes of the commit, which say why it was made."""
-    return {"rule": "all", "prefix": rule.prefix, "days": str(rule.days)}

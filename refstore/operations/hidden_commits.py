@@ -34,22 +34,19 @@ def check_hidden(ctx: Context, ref: ResolvedRef, marks: Sequence[Mark], paths: S
     """
     for mark in marks:
         covers = not mark.prefixes if paths is None else mark.covers(paths)
-        if covers and _hides(ctx, mark) and _rules_hide(ctx):
+        if covers and _hides(ctx, mark):
             raise refs.marked_error(ref.commit, mark)
 
 
 def _hides(ctx: Context, mark: Mark) -> bool:
-    """Return whether the mark is that of a run that has finished marking."""
-    # imported here, as below: few reads meet a mark, and every reader would start later
+    """Return whether the rules hide what is marked, and the mark is that of a run that has finished marking."""
+    # imported here: few reads meet a mark, and every reader would start later
     from refstore.gc_marks.offline_runs import RunState
+    from refstore.operations.rules_in_force import get_rules
 
     run = decode_optional(ctx.kv.get(keys.gc_run(ctx.repo, mark.mark_id)), GcRun)
     hiding = (RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING, RunState.SWEPT)
-    return run is not None and run.state in hiding
-
-
-def _rules_hide(ctx: Context) -> bool:
-    from refstore.operations.rules_in_force import get_rules
-
+    if run is None or run.state not in hiding:
+        return False
     in_force = get_rules(ctx)
     return in_force is not None and in_force.rules.hide_marked

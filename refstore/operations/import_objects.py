@@ -34,6 +34,7 @@ from refstore.operations.commit import CommitOptions
 from refstore.records.commit_records import Commit
 from refstore.records.repository_records import ImportSource
 from refstore.versioning.commits import import_spool
+from refstore.versioning.commits.path_filter import outermost_prefixes
 from refstore.versioning.commits.sorted_runs import SortedRuns
 
 ProgressCallback = Callable[[int, int], None]
@@ -106,7 +107,7 @@ def import_objects(
     DirtyBranch, NothingToCommit, BranchNotFound, Unavailable, Contention. Nothing is changed then.
     """
     planned = prepare_sources(ctx, sources, only_allowed=only_allowed)
-    prefixes = _drop_nested([source.destination for source in planned if not source.key])
+    prefixes = outermost_prefixes(source.destination for source in planned if not source.key)
     commit_operation.check_clean(ctx, branch)
     skipped = SkippedKeys()
     spool = import_spool.new_spool(lambda: watch(spool.rows, skipped.count))
@@ -281,12 +282,3 @@ def _list_single(source: _ImportListing) -> ObjectPage:
     if page is None or page.keys[:1] != [source.key]:
         raise ObjectNotFound(f"there is no object at {source.source.url!r}; nothing was imported")
     return page.select([True])
-
-
-def _drop_nested(destinations: Sequence[str]) -> list[str]:
-    """Return the prefixes that do not lie in another one."""
-    outer: list[str] = []
-    for prefix in sorted(set(destinations)):
-        if not outer or not prefix.startswith(outer[-1]):
-            outer.append(prefix)
-    return outer

@@ -94,9 +94,11 @@ def write_part(
     registered = read_open(ctx, name)
     check_number(number)
     if registered.record.store_upload:
-        chunks = deadline.check_each(chunks_of(body))
-        stored = _put_in_store(ctx, registered, number, chunks)
-        address = name.address
+        address, chunks = name.address, deadline.check_each(chunks_of(body))
+        try:
+            stored = ctx.objects.put_part(address, registered.record.store_upload, number, chunks)
+        except ObjectNotFound:
+            raise upload_not_found(name) from None
     else:
         address, stored = _put_as_object(ctx, registered, body)
     part = UploadedPart(stored.size_bytes, stored.etag, ctx.clock.now_ms(), dict(checksums()), sources)
@@ -133,13 +135,6 @@ def copy_part(ctx: Context, name: UploadName, number: int, source: Entry, start:
     written = WrittenPart(number, name.address, part)
     ctx.uploads.write_part(name.upload_id, written)
     return written
-
-
-def _put_in_store(ctx: Context, registered: RegisteredUpload, number: int, body: Body) -> StoredPart:
-    try:
-        return ctx.objects.put_part(registered.name.address, registered.record.store_upload, number, body)
-    except ObjectNotFound:
-        raise upload_not_found(registered.name) from None
 
 
 def _put_as_object(ctx: Context, registered: RegisteredUpload, body: Body) -> tuple[Address, StoredPart]:

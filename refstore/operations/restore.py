@@ -105,25 +105,24 @@ def restore_many(
     requested_paths = {path for path in paths if path is not None} | {
         name.path for path, lookup in zip(paths, lookups, strict=True) if path is None for name in lookup.names
     }
-    current = _current_entries(ctx, branch, sorted(requested_paths))
+    current = resolve_many(ctx, ResolvedRef.of_branch(branch), sorted(requested_paths)) if requested_paths else {}
     for index, (address, path, lookup) in enumerate(zip(addresses, paths, lookups, strict=True)):
-        same = next(
-            (
-                name
-                for name in _candidate_paths(path, lookup)
-                if name in current and current[name].entry.address == address
-            ),
-            None,
-        )
+        # the paths at which the branch may name the address already
+        candidates = [path] if path is not None else [name.path for name in lookup.names]
+        same = next((name for name in candidates if name in current and current[name].entry.address == address), None)
         if same is not None:
             results[index] = RestoreResult(address, same, current[same].entry, RestoreOutcome.UNCHANGED)
             continue
-        error = lookup.error or (None if lookup.entries or bare[address] else _blob_missing(address))
+        error = lookup.error
+        if error is None and not lookup.entries and not bare[address]:
+            error = ObjectNotFound(f"nothing was written to {address}; its upload died before, or is under way")
         if error is not None:
             results[index] = RestoreResult(address, path or Path(""), None, RestoreOutcome.TOO_LATE, error)
             continue
         name, entry = _choose_path(branch, path, lookup)
-        each = plans[index] = _PlannedRestore(address, name, entry or _entry_without_record(address, bare))
+        entry = entry or bare[address]
+        assert entry is not None  # noqa: S101  # what was never written is done with by then
+        each = plans[index] = _PlannedRestore(address, name, entry)
         if not force and name in current and _is_newer(current[name], address):
             error = AlreadyExists(
                 f"{name!r} on {branch!r} was written since; give another path, or use force to replace it by {address}"
@@ -165,21 +164,6 @@ def select_latest(lost_names: Iterable[TrashItem], *, by_path: bool) -> tuple[li
 def _loss_order(item: TrashItem) -> tuple[str, int, str]:
     """Return a sort key: the token, because the reaper may come late to it; then the time of the loss."""
     return item.token.rpartition(":")[2], item.since_ms, item.address
-
-
-def _entry_without_record(address: Address, bare: dict[Address, Entry | None]) -> Entry:
-    entry = bare[address]
-    assert entry is not None  # noqa: S101  # what was never written is done with by then
-    return entry
-
-
-def _current_entries(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, ResolvedEntry]:
-    return resolve_many(ctx, ResolvedRef.of_branch(branch), paths) if paths else {}
-
-
-def _candidate_paths(path: Path | None, lookup: ReferenceLookup) -> list[Path]:
-    """Return the paths at which the branch may already name the address."""
-    return [path] if path is not None else [name.path for name in lookup.names]
 
 
 def _choose_path(branch: BranchName, path: Path | None, lookup: ReferenceLookup) -> tuple[Path, Entry | None]:
@@ -233,7 +217,3 @@ def _restore_references(
             index = by_path[path]
             results[index] = RestoreResult(plans[index].address, path, None, RestoreOutcome.CONFLICT, error)
     return results
-
-
-def _blob_missing(address: Address) -> ObjectNotFound:
-    return ObjectNotFound(f"nothing was written to {address}; its upload died before, or is under way")

@@ -21,6 +21,7 @@ from refstore.core.ids import Address, BranchName, Path, Token, branch_of
 from refstore.errors import Invalid, InvalidName
 from refstore.kv.base import ABSENT, Key
 from refstore.records import keys
+from refstore.records.branch_records import DeletedToken
 from refstore.records.reference_records import Emptied, Listed, Reference
 from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.versioning import due_hints
@@ -49,13 +50,6 @@ class TrashItem(NamedTuple):
     entry: Entry | None
     cursor: str
     """Give this as `after` to continue the listing."""
-
-
-class _TokenRetirement(NamedTuple):
-    """Why and when a token was retired."""
-
-    cause: str
-    at_ms: int
 
 
 def list_trash(
@@ -98,26 +92,25 @@ def _released_entries(
             yield from _last_names_of(ctx, retired, token, page, first_names=first_names)
 
 
-def _retired_tokens(ctx: Context) -> dict[Token, _TokenRetirement]:
-    """Return the retired tokens that the reaper has not processed, without those that a commit took.
+def _retired_tokens(ctx: Context) -> dict[Token, DeletedToken]:
+    """Return the retired tokens that the reaper has not processed, each with its marker as it is or will be, without
+    those that a commit took.
 
     The commit names most entries of the latter.
     """
     now = ctx.clock.now_ms()
-    retired: dict[Token, _TokenRetirement] = {}
+    retired: dict[Token, DeletedToken] = {}
     for _, _, record in ctx.branches.scan():
-        retired |= {
-            token: _TokenRetirement(fate, now) for token, fate in record.retired_tokens if commit_of(fate) is None
-        }
+        retired |= {token: DeletedToken(fate, now) for token, fate in record.retired_tokens if commit_of(fate) is None}
     for token, marker in ctx.markers.scan_deleted():
         if not marker.cause.startswith(COMMITTED_CAUSE_PREFIX):
-            retired[token] = _TokenRetirement(marker.cause, marker.at_ms)
+            retired[token] = marker
     return retired
 
 
 def _last_names_of(
     ctx: Context,
-    retired: dict[Token, _TokenRetirement],
+    retired: dict[Token, DeletedToken],
     token: Token,
     page: Sequence[tuple[str, bytes]],
     *,
@@ -139,9 +132,9 @@ def _last_names_of(
             and all(name.token in retired for name in names.references)
             and (not first_names or own == names.references[0])
         ):
-            cause, at_ms = retired[token]
+            cause, since_ms = retired[token].cause, retired[token].at_ms
             cursor = f"{_RELEASED_PART}/{quote(token, safe='')}/{path}"
-            yield TrashItem(entry.address, branch_of(token), path, token, cause, at_ms, None, entry, cursor)
+            yield TrashItem(entry.address, branch_of(token), path, token, cause, since_ms, None, entry, cursor)
 
 
 class _HintedAddress(NamedTuple):

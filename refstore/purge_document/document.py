@@ -80,9 +80,7 @@ class Dataset(_DocumentPart, frozen=True):
         return not self.branches or any(globs.matches_glob(glob, name) for glob in self.branches)
 
 
-@lru_cache(maxsize=1000)
-def _parse_template(text: str, identifier: str) -> PathTemplate:
-    return PathTemplate(text, identifier)
+_parse_template = lru_cache(maxsize=1000)(PathTemplate)
 
 
 class BackupPolicy(_DocumentPart, frozen=True):

@@ -180,10 +180,6 @@ def _path_rules(rules: Rules) -> dict[str, str]:
 
 def _setting_changes(old: Rules, new: Rules) -> Iterator[RuleChange]:
     for name in _SETTINGS:
-        before, after = (_show_value(getattr(rules, name)) for rules in (old, new))
+        before, after = (str(getattr(rules, name)).lower() for rules in (old, new))
         if before != after:
             yield RuleChange(change=ChangeKind.CHANGED, subject="setting", name=name, before=before, after=after)
-
-
-def _show_value(value: object) -> str:
-    return "none" if value is None else str(value).lower()

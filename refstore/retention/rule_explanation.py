@@ -161,7 +161,7 @@ def branch_lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchL
                 depth[head],
                 active[head],
                 depth[head] - active[head],
-                _none_if_unknown(following[head]),
+                following[head] if following[head] != FOREVER_MS else None,
                 uses_types,
                 rules.keeps_latest_view(uses_types=uses_types),
             )
@@ -197,7 +197,3 @@ def expiry_totals(expiry: CommitExpiry) -> ExpiryTotals:
 
 def _period_end_ms(at_ms: int, period_ms: int | None) -> int:
     return FOREVER_MS if period_ms is None else min(at_ms + period_ms, FOREVER_MS)
-
-
-def _none_if_unknown(at_ms: int) -> int | None:
-    return None if at_ms == FOREVER_MS else at_ms

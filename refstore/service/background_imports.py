@@ -31,12 +31,10 @@ from refstore.records.encoding import decode, encode
 from refstore.records.repository_records import ImportRecord, ImportSource
 
 if TYPE_CHECKING:
-    from refstore.operations import branch as branch_operation
     from refstore.operations import commit as commit_operation
     from refstore.operations import import_objects, refs
     from refstore.operations.commit import CommitOptions
 else:
-    branch_operation = LazyModule("refstore.operations.branch")
     commit_operation = LazyModule("refstore.operations.commit")
     import_objects = LazyModule("refstore.operations.import_objects")
     refs = LazyModule("refstore.operations.refs")

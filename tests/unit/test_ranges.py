@@ -115,11 +115,14 @@ def test_a_range_says_what_wrote_it_and_is_plain_parquet() -> None:
 
 def test_an_md5_that_is_known_now_makes_no_other_entry() -> None:
     without, known = rows_of(["a", "b"]), rows_of(["a", "b"], md5="d" * 32)
-    assert columns.compare_values(without, known, ranges.COMPARED) == [True, True]
+    assert columns.compare_values(without, known, ranges.COMPARED).to_pylist() == [True, True]
     assert [rows.num_rows for rows in columns.drop_equal(without, known, ranges.COMPARED)] == [0, 0]
-    assert columns.compare_values(without, rows_of(["a", "b"], content_type="x/y"), ranges.COMPARED) == [False, False]
+    assert columns.compare_values(without, rows_of(["a", "b"], content_type="x/y"), ranges.COMPARED).to_pylist() == [
+        False,
+        False,
+    ]
     described = rows_of(["a", "b"], s3=S3Attributes(headers={"expires": "0"}))
-    assert columns.compare_values(without, described, ranges.COMPARED) == [False, False]
+    assert columns.compare_values(without, described, ranges.COMPARED).to_pylist() == [False, False]
 
 
 # ---- what is refused, although its hash is right

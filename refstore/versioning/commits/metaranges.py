@@ -89,7 +89,8 @@ class Metarange:
         content = [
             (object_names.hash_of(row.id), row.first_path, row.last_path, row.rows, row.size_bytes) for row in self.rows
         ]
-        return _content_hash(self.cut_rule_label, content)
+        packed = msgspec.msgpack.encode((LAYOUT.name, LAYOUT.version, self.cut_rule_label, content))
+        return hashlib.sha256(packed).hexdigest()
 
 
 EMPTY: Final = Metarange((), (), "")
@@ -152,10 +153,6 @@ def _check_content(metarange_id: str, content_hash: str) -> None:
         raise object_names.corrupt_range(
             object_names.METARANGES, metarange_id, "it does not have the content whose hash is in its name"
         )
-
-
-def _content_hash(cut: str, content: list[tuple[str, str, str, int, int]]) -> str:
-    return hashlib.sha256(msgspec.msgpack.encode((LAYOUT.name, LAYOUT.version, cut, content))).hexdigest()
 
 
 def _is_in_order(metarange: Metarange) -> bool:

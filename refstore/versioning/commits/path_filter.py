@@ -6,14 +6,20 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 
+def outermost_prefixes(prefixes: Iterable[str]) -> list[str]:
+    """Return the prefixes that do not lie in another one, sorted."""
+    outer: list[str] = []
+    for prefix in sorted(set(prefixes)):
+        if not outer or not prefix.startswith(outer[-1]):
+            outer.append(prefix)
+    return outer
+
+
 class PathFilter:
     """Immutable. Without paths and prefixes it matches nothing."""
 
     def __init__(self, paths: Iterable[str] = (), prefixes: Iterable[str] = ()) -> None:
-        self._prefixes: list[str] = []
-        for prefix in sorted(set(prefixes)):
-            if not self._prefixes or not prefix.startswith(self._prefixes[-1]):  # else a shorter prefix covers it
-                self._prefixes.append(prefix)
+        self._prefixes = outermost_prefixes(prefixes)
         self._paths = sorted(set(paths))
         self._is_path = frozenset(self._paths)
 

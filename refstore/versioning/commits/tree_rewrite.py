@@ -228,7 +228,7 @@ class TreeRewrite:
             columns.take_rows(page.rows, both),
             columns.take_rows(old.rows, [places[change] for change in both]),
         )
-        equal = columns.compare_values(new, old_rows, ranges.COMPARED)
+        equal = columns.compare_values(new, old_rows, ranges.COMPARED).to_pylist()
         if others := [at for at, same in enumerate(equal) if not same][: SAMPLES_MAX - len(self._samples)]:
             replaced, replacing = (ranges.entries_of(columns.take_rows(rows, others)) for rows in (old_rows, new))
             self._samples += zip(replaced, replacing, strict=True)
