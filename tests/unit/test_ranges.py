@@ -17,7 +17,7 @@ from refstore.records.staging_records import Entry
 from refstore.versioning.commits import columns, metaranges, object_names, ranges
 from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
-from refstore.versioning.commits.range_cutter import RangeCutter, RangeRows
+from refstore.versioning.commits.range_cutter import ExistingRows, NewRows, RangeCutter, RangeRows
 from refstore.versioning.commits.ranges import CUT_RULE, CutRule
 
 SUFFIX = "0" * 26
@@ -115,14 +115,11 @@ def test_a_range_says_what_wrote_it_and_is_plain_parquet() -> None:
 
 def test_an_md5_that_is_known_now_makes_no_other_entry() -> None:
     without, known = rows_of(["a", "b"]), rows_of(["a", "b"], md5="d" * 32)
-    assert columns.compare_values(without, known, ranges.COMPARED).to_pylist() == [True, True]
+    assert columns.compare_values(without, known, ranges.COMPARED) == [True, True]
     assert [rows.num_rows for rows in columns.drop_equal(without, known, ranges.COMPARED)] == [0, 0]
-    assert columns.compare_values(without, rows_of(["a", "b"], content_type="x/y"), ranges.COMPARED).to_pylist() == [
-        False,
-        False,
-    ]
+    assert columns.compare_values(without, rows_of(["a", "b"], content_type="x/y"), ranges.COMPARED) == [False, False]
     described = rows_of(["a", "b"], s3=S3Attributes(headers={"expires": "0"}))
-    assert columns.compare_values(without, described, ranges.COMPARED).to_pylist() == [False, False]
+    assert columns.compare_values(without, described, ranges.COMPARED) == [False, False]
 
 
 # ---- what is refused, although its hash is right
@@ -275,7 +272,7 @@ def pieces(cut: CutRule, paths: Sequence[str], portions: Sequence[int] = ()) -> 
     rows, cutter, found, at = rows_of(paths), RangeCutter(cut), list[RangeRows](), 0
     for size in [*portions, len(paths)]:
         end = min(at + size, len(paths))
-        found += cutter.feed(rows.slice(at, end - at), paths[at:end])
+        found += cutter.feed(NewRows(cut, rows.slice(at, end - at), paths[at:end]))
         at = end
     found += cutter.finish()
     return [[path for part in piece.parts for path in ranges.paths_of(part)] for piece in found]
@@ -304,6 +301,36 @@ def test_rows_are_cut_as_the_rule_says_in_whatever_portions_they_come(
     expected = by_definition(cut, sorted(paths))
     assert pieces(cut, sorted(paths), portions) == expected
     assert pieces(cut, sorted(paths)) == expected
+
+
+@settings(deadline=None)
+@given(CUTS, st.integers(1, 60), st.integers(0, 30), st.integers(0, 30), st.booleans())
+def test_what_is_known_of_an_old_range_is_true(
+    cut: CutRule, count: int, start: int, more: int, is_cut_so: bool
+) -> None:
+    """`ExistingRows` finds the boundaries that hashing every path finds."""
+    for piece in by_definition(cut, [f"{n:04d}" for n in range(count)]):
+        low = min(start, len(piece))
+        high = min(low + more, len(piece))
+        old = ExistingRows(cut, rows_of(piece), low, high, is_cut_so=is_cut_so)
+        fresh = NewRows(cut, rows_of(piece[low:high]), piece[low:high])
+        for at in range(high - low + 1):
+            # an old range's early rows may be boundary paths, and they may matter once rows come before them
+            assert old.next_boundary(at) == fresh.next_boundary(at)
+
+
+@settings(deadline=None)
+@given(CUTS, st.integers(1, 40), st.integers(0, 40), st.integers(0, 40))
+def test_nothing_is_taken_for_known_of_a_range_that_another_rule_cut(
+    cut: CutRule, count: int, start: int, end: int
+) -> None:
+    paths = [f"{n:04d}" for n in range(count)]
+    low, high = sorted((min(start, count), min(end, count)))
+    old = ExistingRows(cut, rows_of(paths), low, high, is_cut_so=False)
+    fresh = NewRows(cut, rows_of(paths[low:high]), paths[low:high])
+    assert [old.next_boundary(at) for at in range(high - low + 1)] == [
+        fresh.next_boundary(at) for at in range(high - low + 1)
+    ]
 
 
 @pytest.mark.parametrize(

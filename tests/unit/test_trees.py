@@ -27,7 +27,7 @@ from refstore.versioning.commits.object_names import hash_of
 from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.tree_changes import PAGE_ROWS, page_entries, page_values
 from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy, merge_changes
-from refstore.versioning.commits.tree_rewrite import WrittenTree
+from refstore.versioning.commits.tree_rewrite import RUNS_MAX, WrittenTree
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore.versioning.commits.workers import Workers
@@ -242,8 +242,10 @@ def test_threads_do_not_change_what_is_written() -> None:
 
 @pytest.mark.parametrize("step", [2, 3, 10])
 def test_changes_that_alternate_with_old_rows(step: int) -> None:
+    """More alternations than are handed on as slices."""
     trees = trees_on(Watched(), cut=CutRule(500, 500, 2000))
     count = 3000
+    assert count / step > RUNS_MAX
     base = tree_of(trees, count)
     edits = [(path(number), entry(number, version=1)) for number in range(0, count, step)]
     written = trees.apply(base, edits)

@@ -248,6 +248,11 @@ def places_of(keys: Sequence[str], rows: Rows) -> list[int]:
     return pc.index_in(make_array(keys, pa.string()), value_set=rows.column(0)).drop_null().to_pylist()
 
 
+def compare_values(left: Rows, right: Rows, compared: Sequence[int]) -> list[bool]:
+    """Return row by row whether these columns are equal."""
+    return _compare_values(left, right, compared).to_pylist()
+
+
 def drop_equal(left: Rows, right: Rows, compared: Sequence[int]) -> tuple[Rows, Rows]:
     """Remove the rows that are in both: those with the same key, and equal in these columns."""
     if not left.num_rows or not right.num_rows:
@@ -256,12 +261,11 @@ def drop_equal(left: Rows, right: Rows, compared: Sequence[int]) -> tuple[Rows, 
     common = pc.is_valid(places)
     here = pc.indices_nonzero(common)
     left_places = places.filter(common)
-    equal = compare_values(pc.take(right, here), pc.take(left, left_places), compared)
+    equal = _compare_values(pc.take(right, here), pc.take(left, left_places), compared)
     return _drop_rows(left, left_places.filter(equal)), _drop_rows(right, here.filter(equal))
 
 
-def compare_values(left: Rows, right: Rows, compared: Sequence[int]) -> Any:
-    """Return row by row whether these columns are equal, as an Arrow array."""
+def _compare_values(left: Rows, right: Rows, compared: Sequence[int]) -> Any:
     equal = None
     for at in compared:
         same = pc.equal(left.column(at), right.column(at))

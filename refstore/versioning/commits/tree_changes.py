@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from refstore.errors import Invalid
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import Entry, Tombstone, decode_staged
 from refstore.versioning.commits import columns, ranges
 from refstore.versioning.commits.columns import Rows
 
@@ -43,8 +43,13 @@ def page_entries(changes: Iterable[tuple[str, Entry | None]], page_rows: int = P
 
 def page_values(changes: Iterable[tuple[str, bytes]], page_rows: int = PAGE_ROWS) -> Iterator[ChangePage]:
     """Page encoded staging entries of a KV scan; a tombstone deletes. Raises Invalid, CorruptRecord."""
-    records = ((path, decode_staged(value)) for path, value in changes)
-    return page_entries(((path, record if isinstance(record, Entry) else None) for path, record in records), page_rows)
+    rest, last = iter(changes), ""
+    while chunk := list(islice(rest, page_rows)):
+        records = [decode_staged(value) for _, value in chunk]
+        entries = [None if type(record) is Tombstone else record for record in records]
+        page = _page([path for path, _ in chunk], entries, last)  # type: ignore[arg-type]  # tombstones are out
+        yield page
+        last = page.paths[-1]
 
 
 def _page(paths: list[str], entries: Sequence[Entry | None], last: str) -> ChangePage:

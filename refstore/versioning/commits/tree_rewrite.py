@@ -21,12 +21,14 @@ from refstore.versioning.commits import columns, object_names, ranges
 from refstore.versioning.commits.added_addresses import AddedAddressCollector
 from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
-from refstore.versioning.commits.range_cutter import RangeCutter, RangeRows
+from refstore.versioning.commits.range_cutter import ExistingRows, NewRows, RangeCutter, RangeRows
 from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.tree_changes import ChangePage
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import PendingResult, Workers
 
+RUNS_MAX: Final = 64
+"""Up to so many alternations of old and new rows the cutter gets slices of both; beyond, one copy is cheaper."""
 SAMPLES_MAX: Final = 100
 """How many replaced entries a written tree shows."""
 
@@ -47,6 +49,14 @@ class WrittenTree(NamedTuple):
     """The first replaced entries, old and new. Mostly they tell that readers will notice the tree, or there are no more
     of them; else `ContentComparison.changes_nothing` needs a diff.
     """
+
+
+class MergeSegment(NamedTuple):
+    """Neighbouring rows of one origin: the old range, or the page of changes."""
+
+    is_new: bool
+    start: int
+    end: int
 
 
 class OpenRange:
@@ -75,6 +85,7 @@ class TreeRewrite:
         self._cut = cut
         self._base_id = base_id
         self._base = store.metarange(base_id)
+        self._is_cut_so = self._base.cut_rule_label == cut.label
         self._workers = workers
         self._cutter = RangeCutter(cut)
         self._collector = AddedAddressCollector(workers)
@@ -106,8 +117,7 @@ class TreeRewrite:
             listing = self._collector.finish(self._store, new)
             metarange = self._base_id
             if self._inserted + self._replaced + self._removed:
-                is_cut_so = self._base.cut_rule_label == self._cut.label or len(new) == len(rows)
-                cut = self._cut.label if is_cut_so else ""
+                cut = self._cut.label if self._is_cut_so or len(new) == len(rows) else ""
                 tree = Metarange.from_rows(rows, cut)
                 # in a worker, because the listing's job waits until a second one comes (`Workers`)
                 metarange = self._workers.submit(self._store.put_metarange, tree, self._store.new_suffix()).result()
@@ -164,7 +174,7 @@ class TreeRewrite:
                 self._result.extend(self._base.rows[self._passed : index])
                 self._passed = index
             else:
-                self._feed(self._read_range(self._passed))
+                self._feed_old(self._read_range(self._passed), 0, self._base.rows[self._passed].rows)
                 self._passed += 1
 
     def _open_range(self, index: int) -> OpenRange:
@@ -177,7 +187,7 @@ class TreeRewrite:
         self._open = None
         if old.fed == 0 and self._cutter.is_between_ranges:
             return  # nothing changed in it, so `_inherit_until` inherits it
-        self._feed(old.rows.slice(old.fed))
+        self._feed_old(old.rows, old.fed, old.rows.num_rows)
         self._passed = old.index + 1
 
     # ---- rows
@@ -185,27 +195,41 @@ class TreeRewrite:
     def _merge_page(self, old: OpenRange, page: ChangePage) -> None:
         """Merge the changes with the rows of the old range up to the last change."""
         start = old.merged
-        old.merged, merged = self._merge_rows(old, page)
-        if merged is None:
+        end, runs, changed = self._merge_segments(old, page)
+        old.merged = end
+        if not changed:
             return
-        self._feed(old.rows.slice(old.fed, start - old.fed))
-        old.fed = old.merged
-        self._feed(merged)
+        self._feed_old(old.rows, old.fed, start)
+        old.fed = end
+        if len(runs) <= RUNS_MAX:
+            for run in runs:
+                if run.is_new:
+                    new = page.slice(run.start, run.end)
+                    self._write(self._cutter.feed(NewRows(self._cut, new.rows, new.paths)))
+                else:
+                    self._feed_old(old.rows, run.start, run.end)
+            return
+        shift = old.rows.num_rows
+        order: list[int] = []
+        for run in runs:
+            order.extend(range(run.start + shift * run.is_new, run.end + shift * run.is_new))
+        rows = columns.take_rows(columns.concatenate([old.rows, page.rows]), order)
+        self._write(self._cutter.feed(NewRows(self._cut, rows, ranges.paths_of(rows))))
 
-    def _merge_rows(self, old: OpenRange, page: ChangePage) -> tuple[int, Rows | None]:
-        """Return the old row that the changes reach, and the merged rows; None: no change really changes something."""
+    def _merge_segments(self, old: OpenRange, page: ChangePage) -> tuple[int, list[MergeSegment], int]:
+        """Return (the old row that the changes reach, the merged rows, how many changes really change something)."""
         if old.merged == old.rows.num_rows and True not in page.deletion_flags:
             self._inserted += len(page.paths)
-            return old.merged, page.rows
+            return old.merged, [MergeSegment(True, 0, len(page.paths))], len(page.paths)
         places, matched = _find_places(old, page)
         identical = self._count_identical(old, page, places, matched)
-        order: list[int] = []
-        next_old, new_rows_at = old.merged, old.rows.num_rows
+        runs: list[MergeSegment] = []
+        next_old = old.merged
         for change, (place, is_there) in enumerate(zip(places, matched, strict=True)):
-            order.extend(range(next_old, place))
+            _add_segment(runs, False, next_old, place)
             next_old = place + is_there
             if not page.deletion_flags[change]:
-                order.append(new_rows_at + change)
+                _add_segment(runs, True, change, change + 1)
         removals = sum(
             is_there and is_deletion for is_there, is_deletion in zip(matched, page.deletion_flags, strict=True)
         )
@@ -215,9 +239,7 @@ class TreeRewrite:
         self._replaced += replaced
         self._removed += removals
         self._unchanged += len(places) - inserted - replaced - removals
-        if not inserted + replaced + removals:
-            return next_old, None
-        return next_old, columns.take_rows(columns.concatenate([old.rows, page.rows]), order)
+        return next_old, runs, inserted + replaced + removals
 
     def _count_identical(self, old: OpenRange, page: ChangePage, places: list[int], matched: list[bool]) -> int:
         """Count the changes that put the same entry again; of the others that replace one, keep samples."""
@@ -228,14 +250,15 @@ class TreeRewrite:
             columns.take_rows(page.rows, both),
             columns.take_rows(old.rows, [places[change] for change in both]),
         )
-        equal = columns.compare_values(new, old_rows, ranges.COMPARED).to_pylist()
+        equal = columns.compare_values(new, old_rows, ranges.COMPARED)
         if others := [at for at, same in enumerate(equal) if not same][: SAMPLES_MAX - len(self._samples)]:
             replaced, replacing = (ranges.entries_of(columns.take_rows(rows, others)) for rows in (old_rows, new))
             self._samples += zip(replaced, replacing, strict=True)
         return sum(equal)
 
-    def _feed(self, rows: Rows) -> None:
-        self._write(self._cutter.feed(rows, ranges.paths_of(rows)))
+    def _feed_old(self, rows: Rows, start: int, end: int) -> None:
+        if start < end:
+            self._write(self._cutter.feed(ExistingRows(self._cut, rows, start, end, is_cut_so=self._is_cut_so)))
 
     # ---- writing
 
@@ -273,6 +296,13 @@ class TreeRewrite:
 
 def _find_places(old: OpenRange, page: ChangePage) -> tuple[list[int], list[bool]]:
     """Return for each change the position of its path among the old rows, and whether it is there."""
+    if len(page.paths) <= ranges.BISECTED_PATHS_MAX:
+        places = [columns.find_position(old.rows, path) for path in page.paths]
+        count = old.rows.num_rows
+        return places, [
+            at < count and columns.text_at(old.rows, ranges.PATH, at) == path
+            for at, path in zip(places, page.paths, strict=True)
+        ]
     paths = old.paths()
     places: list[int] = []
     at = old.merged
@@ -280,3 +310,12 @@ def _find_places(old: OpenRange, page: ChangePage) -> tuple[list[int], list[bool
         at = bisect_left(paths, path, lo=at)
         places.append(at)
     return places, [at < len(paths) and paths[at] == path for at, path in zip(places, page.paths, strict=True)]
+
+
+def _add_segment(runs: list[MergeSegment], is_new: bool, start: int, end: int) -> None:
+    if start == end:
+        return
+    if runs and runs[-1].is_new is is_new and runs[-1].end == start:
+        runs[-1] = MergeSegment(is_new, runs[-1].start, end)
+    else:
+        runs.append(MergeSegment(is_new, start, end))
