@@ -1,7 +1,7 @@
 """Objects whose content a purge has put elsewhere: publishing their locations, and the nightly job beside many of them.
 
 Publishing is against bare conditional writes of records of the same size, in the same batches. The nightly job is a
-complete run on the embedded default with real files, before and after every object of the lake has got a location: the
+full run on the embedded default with real files, before and after every object of the lake has got a location: the
 files are moved to new addresses, as they lie when the backups have ended. Nobody else is at work.
 """
 
@@ -104,12 +104,12 @@ def _nightly(shop: Workshop) -> Row:
         ctx = lake.repository(lakes.REPOSITORY).context
 
         def night() -> float:
-            options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_complete=True)
+            options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_full=True)
             began = time.perf_counter()
             ran = job.run_nightly(ctx, engines, options)
             seconds = time.perf_counter() - began
             assert not ran.mark_summary.by_kind.get("data"), f"{ran.mark_summary.by_kind} were marked"
-            shop.say(f"locations: a complete run of {seconds:.1f} s; {ran.mark_summary.seconds}")
+            shop.say(f"locations: a full run of {seconds:.1f} s; {ran.mark_summary.seconds}")
             return seconds
 
         night()  # not counted: the first run
@@ -119,7 +119,7 @@ def _nightly(shop: Workshop) -> Row:
         beside = [night() for _ in range(shop.scale.long_turns)]
     shop.drop(folder)
     return Row(
-        what=f"a complete run of the nightly job, {amount:,} objects, each with a location",
+        what=f"a full run of the nightly job, {amount:,} objects, each with a location",
         ours=Series(tuple(beside), "s"),
         other=Series(tuple(without), "s"),
         other_name="the same before, without locations",

@@ -1,4 +1,4 @@
-"""A run of marking that goes on from the last one, after one object in a hundred was overwritten: against a complete
+"""A run of marking that goes on from the last one, after one object in a hundred was overwritten: against a full
 run.
 
 Whole directories are overwritten, as a pipeline does that writes partitions anew; and as many objects at random, which
@@ -59,7 +59,7 @@ def run(shop: Workshop) -> Iterator[Row]:
     with open_engines(EngineOptions()) as engines, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
         first = job.mark(ctx, engines, EVERYTHING)
-        shop.say(f"a first complete run, not counted: {time.perf_counter() - began:.1f} s; {first.seconds}")
+        shop.say(f"a first full run, not counted: {time.perf_counter() - began:.1f} s; {first.seconds}")
         rng = random.Random(1)
         for where, choose in (("directories", _directories), ("at random", _at_random)):
             again: list[float] = []
@@ -69,7 +69,7 @@ def run(shop: Workshop) -> Iterator[Row]:
                 change(folder, blobs, changed, SystemClock())
                 again.append(_marked(ctx, engines, full=False, expected=len(changed)))
                 complete.append(_marked(ctx, engines, full=True, expected=0))
-                shop.say(f"marking {count:,} again, {where}: {again[-1]:.1f} s, completely {complete[-1]:.1f} s")
+                shop.say(f"marking {count:,} again, {where}: {again[-1]:.1f} s, in full {complete[-1]:.1f} s")
             yield Row(
                 what=f"mark {count:,} objects again, one in {CHANGED} changed, {where}",
                 ours=Series(tuple(again), "s"),
@@ -109,7 +109,7 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
                     if turn:
                         seconds[rules].append(_marked(ctx, engines, full=False, expected=len(changed)))
                         continue
-                    found = job.mark(ctx, engines, EVERYTHING).commits["complete"]
+                    found = job.mark(ctx, engines, EVERYTHING).commits["nothing_to_delete"]
                     assert found == (commits if rules == RULES else 0), f"{found} commits are complete"
             shop.say(
                 f"marking {count:,} again beside {commits:,} commits, turn {turn}: "
@@ -152,9 +152,9 @@ def _at_random(rng: random.Random, count: int) -> list[int]:
 def _marked(ctx: Any, engines: Engines, *, full: bool, expected: int) -> float:
     """Seconds. What commits no longer name, and was marked before, is not marked again."""
     found: list[Any] = []
-    options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_complete=full)
+    options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_full=full)
     seconds = seconds_of(lambda: found.append(job.mark(ctx, engines, options)))
-    assert (found[0].baseline_mark_id == "") is full, found[0].complete_reason
+    assert (found[0].baseline_mark_id == "") is full, found[0].full_reason
     data = found[0].by_kind.get("data")
     assert (data.objects if data else 0) == expected, f"{data} were marked, not {expected}"
     return seconds

@@ -113,14 +113,14 @@ def run(shop: Workshop) -> Iterator[Row]:
         bar=at_most(110),
     )
     yield Row(
-        what="the first complete gc run of 1,000 objects",
+        what="the first full gc run of 1,000 objects",
         ours=Series(nightly.seconds, "CPU-s"),
         other=Series(nightly.bases, "CPU-s"),
         other_name=name,
         bar=at_most(12),
     )
     yield Row(
-        what="the first complete gc run of 1,000 objects: peak memory",
+        what="the first full gc run of 1,000 objects: peak memory",
         ours=Series((max(nightly.peaks),), "MiB"),
         bar=at_most(200),
     )

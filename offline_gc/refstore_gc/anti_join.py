@@ -2,7 +2,7 @@
 
 A bucket is an interval of the namespace (`address_codec.py`). Everything that says something about an address comes to
 the address's bucket as a batch: the listing, what the KV names, and what commits name. There `bucket_join.py` joins it,
-on every engine, in complete and in incremental runs.
+on every engine, in full and in incremental runs.
 """
 
 from __future__ import annotations

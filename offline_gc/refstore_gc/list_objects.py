@@ -4,7 +4,7 @@ The namespace is cut into intervals that touch each other, so that together they
 data is. A task lists its interval and writes chunks. It fails closed: a listing that breaks off raises
 (`objects/base.py`), and the run ends.
 
-A complete listing is never repeated after the live scan began: it would show objects that the scan could not know.
+A full listing is never repeated after the live scan began: it would show objects that the scan could not know.
 """
 
 from __future__ import annotations

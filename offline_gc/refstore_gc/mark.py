@@ -1,7 +1,8 @@
 """Mark what nobody needs, in the order of rule 13 of the protocol.
 
     clocks -> the fence -> rules on branches -> rules -> begin (flag, marks) -> wait -> list -> live scan -> anti-join
-    -> the fence -> complete commits -> files of the mark -> complete commits are unmarked -> finish, with the breaker
+    -> the fence -> commits with nothing to delete -> files of the mark -> these commits are unmarked -> finish, with
+    the breaker
 
 A run of marking that dies leaves nothing that counts: the next one begins anew, under a new mark id. Whatever cannot be
 read ends the run with the cause, and nothing is marked.
@@ -79,7 +80,7 @@ class _Look(NamedTuple):
     chunks: Sequence[ListedChunk]
     live: LiveSet
     baseline: Baseline | None
-    why_complete: str
+    full_reason: str
 
 
 def mark(
@@ -113,14 +114,14 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> GcSummary:
     begun = _begin_call(run, marks)
     run.steps.set_beat(lambda: Marks(ctx).mark_run.beat(begun.run))
     with _abandon_on_error(marks, run, begun.run):
-        baseline, why_complete = baseline_files.usable(run)
+        baseline, full_reason = baseline_files.usable(run)
         with _forget_if_damaged(run, baseline):
             marked_again = marks.mark_run.marked_again(begun.run, marks.commits.scan_marked(mark_id))
             if baseline is not None and marked_again:
-                baseline, why_complete = None, MARKED_AGAIN
+                baseline, full_reason = None, MARKED_AGAIN
             with run.steps.step("waiting for operations that began before the mark"):
                 marks.mark_run.wait(begun.run, check=run.steps.wait)
-            look = _look(run, marks, begun, baseline, why_complete)
+            look = _look(run, marks, begun, baseline, full_reason)
             run, live, baseline = look.run, look.live, look.baseline
             run = run.move_to(engines.for_objects(max(last_objects, count_listed(look.chunks))))
             is_recorded = live.reads is not None and not run.options.includes_foreign
@@ -135,23 +136,24 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> GcSummary:
                 baseline=baseline,
             )
             begun.fence.pass_through()  # the look was made of a KV that lost nothing meanwhile
-            complete = find_complete(run, marks.mark_run.may_be_complete(begun.run), result, baseline)
+            candidates = marks.mark_run.may_have_nothing_to_delete(begun.run)
+            spared = look_for_nothing_to_delete(run, candidates, result, baseline)
             summary = summarize_mark(
                 run,
                 begun.run,
                 begun.decision,
                 result,
-                complete,
+                spared,
                 begun.online,
                 baseline_mark_id=baseline.mark_id if baseline else "",
                 previously_listed=baseline.previously_listed if baseline else ObjectCount(),
-                complete_reason=look.why_complete,
+                full_reason=look.full_reason,
             )
             write_manifest(store, _manifest(run, begun, result))
             write_summary(store, summary)
             if is_recorded:
-                baseline_files.record(run, begun.run, result, summary.listed + summary.young, complete, baseline)
-            summary = _finish(marks, begun.run, summary, complete)
+                baseline_files.record(run, begun.run, result, summary.listed + summary.young, spared, baseline)
+            summary = _finish(marks, begun.run, summary, spared)
     write_summary(store, summary)
     remove_run_files(store, mark_id, "listing/", "clock")
     baseline_files.remove_unused(run, begun.run, recorded=is_recorded, before=baseline)
@@ -198,7 +200,7 @@ def _abandon_on_error(marks: Marks, run: RunContext, begun: OfflineRun) -> Gener
 
 @contextmanager
 def _forget_if_damaged(run: RunContext, baseline: Baseline | None) -> Generator[None, None, None]:
-    """Remove the baseline if something cannot be read in the block: the next run is complete then."""
+    """Remove the baseline if something cannot be read in the block: the next run is a full one then."""
     try:
         yield
     except Corrupt:
@@ -207,7 +209,7 @@ def _forget_if_damaged(run: RunContext, baseline: Baseline | None) -> Generator[
         raise
 
 
-def _look(run: RunContext, marks: Marks, begun: _BegunMark, baseline: Baseline | None, why_complete: str) -> _Look:
+def _look(run: RunContext, marks: Marks, begun: _BegunMark, baseline: Baseline | None, full_reason: str) -> _Look:
     """List and scan what changed since the baseline; or everything, if there is none that fits."""
     cutoff_ms = store_now_ms(run.repository.objects, run.layout.named_file_key("clock"))
     run = replace(
@@ -218,11 +220,11 @@ def _look(run: RunContext, marks: Marks, begun: _BegunMark, baseline: Baseline |
     chunks, live = _list_then_scan(run, marks, begun, baseline)
     if baseline is not None:
         own = marks.commits.scan_marked(begun.run.mark_id)
-        why_complete = baseline.find_mismatch(live.commits, live.reads, run.cutoff_ms, own)
-        if why_complete:
+        full_reason = baseline.find_mismatch(live.commits, live.reads, run.cutoff_ms, own)
+        if full_reason:
             run, baseline = run.with_seed(secrets.randbits(64)), None
             chunks, live = _list_then_scan(run, marks, begun, None)
-    return _Look(run, chunks, live, baseline, why_complete)
+    return _Look(run, chunks, live, baseline, full_reason)
 
 
 def _list_then_scan(
@@ -249,19 +251,19 @@ def _manifest(run: RunContext, begun: _BegunMark, result: JoinResult) -> SweepMa
     )
 
 
-def _finish(marks: Marks, begun: OfflineRun, summary: GcSummary, complete: NothingToDeleteCommits) -> GcSummary:
-    """Unmark the complete commits, then let the mark stand."""
-    whole = marks.mark_run.unmark_complete(begun, complete.commits)
+def _finish(marks: Marks, begun: OfflineRun, summary: GcSummary, spared: NothingToDeleteCommits) -> GcSummary:
+    """Unmark the commits with nothing to delete, then let the mark stand."""
+    whole = marks.mark_run.unmark_nothing_to_delete(begun, spared.commits)
     marked = begun.record.mark_counts["commits_marked"] - whole
     counts = {
         "objects": summary.marked.objects,
         "bytes": summary.marked.bytes,
         OBJECTS_EXPIRED: summary.by_reason.get(garbage.EXPIRED_REASON, ObjectCount()).objects,
         "commits_marked": marked,
-        "commits_complete": whole,
+        "commits_nothing_to_delete": whole,
     }
     done = marks.mark_run.finish(begun, counts, question=summary.question)
-    commits = {**summary.commits, "complete": whole, "commits_marked": marked}
+    commits = {**summary.commits, "nothing_to_delete": whole, "commits_marked": marked}
     return msgspec.structs.replace(summary, state=done.state.value, commits=commits)
 
 
@@ -273,11 +275,11 @@ def count_last_compared(ctx: Context) -> int:
     return 0
 
 
-def find_complete(
+def look_for_nothing_to_delete(
     run: RunContext, marked: Iterable[CommitId], result: JoinResult, baseline: Baseline | None
 ) -> NothingToDeleteCommits:
     """Find the marked commits that name no garbage."""
-    with run.steps.step("looking for commits that are complete"):
+    with run.steps.step("looking for commits with nothing to delete"):
         commits = result.live_set.commits
         landed = {commit: metarange for commit in marked if (metarange := commits.metarange(commit)) is not None}
         question = nothing_to_delete.NothingToDeleteQuery(

@@ -143,7 +143,7 @@ def check_clock(ctx: Context, key: str) -> None:
 
 def listing_horizon(waits: Safety, cutoff_ms: int) -> str:
     """Return where the next run starts to list. Blobs whose addresses sort before it were listed by the cutoff, or are
-    left to the next complete run.
+    left to the next full run.
 
     The upload that made an address writes its blob, or an issued address is linked in time; clocks may be apart. An
     upload in parts may be completed days later, and what no run has listed is never garbage.

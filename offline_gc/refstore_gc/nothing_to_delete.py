@@ -1,15 +1,15 @@
-"""Find expired commits that are complete all the same: others keep everything that they name.
+"""Find expired commits with nothing to delete: others keep everything that they name.
 
 They were marked so that the live scan sees what is kept without them (rule 13 of the protocol). Their run unmarks them
 again: they can be read, copied and branched from as before, and the next run marks them anew.
 
-A commit is complete if none of its addresses is in the files of this mark. (What an older mark still holds of such a
-commit it leaves: something unmarked names it.) This is decided after the anti-join. Trees share ranges. A range that a
-live commit names is complete. Each of the other ranges is read once; of a commit that loses something, no more than the
-first range that shows it.
+A commit has nothing to delete if none of its addresses is in the files of this mark. (What an older mark still holds of
+such a commit it leaves: something unmarked names it.) This is decided after the anti-join. Trees share ranges. A range
+that a live commit names loses nothing. Each of the other ranges is read once; of a commit that loses something, no more
+than the first range that shows it.
 
-The keys that were read are recorded for the next run. Where none of them is garbage then, the commits are still
-complete, and nothing is read of them.
+The keys that were read are recorded for the next run. Where none of them is garbage then, the commits still lose
+nothing, and nothing is read of them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ ROWS_HERE: Final = 20_000_000
 none are recorded.
 """
 GARBAGE_KEYS: Final = "carried/going.bin"
-KNOWN_KEYS_FILE: Final = "carried/complete.bin"
+KNOWN_KEYS_FILE: Final = "carried/unchanged.bin"
 
 
 class NothingToDeleteCommits(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete commits of a run, and what it knew of what they name. The field names stand in files."""
+    """The commits of a run with nothing to delete, and what it knew of what they name. The field names stand in
+    files.
+    """
 
     commits: set[CommitId] = set()
     is_tracked: bool = False
@@ -53,7 +55,7 @@ class NothingToDeleteCommits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NothingToDeleteQuery(NamedTuple):
-    """Which commits may be complete, and what they are compared with."""
+    """Which commits may have nothing to delete, and what they are compared with."""
 
     layout: RunLayout
     commits: Mapping[CommitId, str]
@@ -75,7 +77,9 @@ class _CommitRanges(NamedTuple):
 
 
 def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> NothingToDeleteCommits:
-    """Return the complete commits, and what the next run can use. Raises Corrupt: something cannot be read."""
+    """Return the commits with nothing to delete, and what the next run can use. Raises Corrupt: something cannot be
+    read.
+    """
     layout, before = question.layout, question.previous or NothingToDeleteCommits()
     if not question.commits:
         return NothingToDeleteCommits()
@@ -100,14 +104,14 @@ def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> No
         known = NothingToDeleteCommits()
     new = {commit: metarange for commit, metarange in question.commits.items() if commit not in again}
     ranges = _ranges_of_commits(layout, new, kept | known.read_ranges)
-    complete, read = _find_commits(layout, engine, ranges, garbage_keys)
+    found, read = _find_commits(layout, engine, ranges, garbage_keys)
     if read is None:
-        return NothingToDeleteCommits(commits=complete | again)
+        return NothingToDeleteCommits(commits=found | again)
     files = [*known.files, _write_keys(layout, read.values(), "")] if read else known.files
     # of those only: what others share with a kept tree would be read in vain when that tree expires
-    shared = {each for commit in complete for each in ranges.shared_by_commit[commit]}
+    shared = {each for commit in found for each in ranges.shared_by_commit[commit]}
     return NothingToDeleteCommits(
-        commits=complete | again,
+        commits=found | again,
         is_tracked=True,
         ranges=known.ranges | shared,
         read_ranges=known.read_ranges | read.keys(),
@@ -175,8 +179,8 @@ def _ranges_of_commits(layout: RunLayout, commits: Mapping[CommitId, str], kept:
 def _find_commits(
     layout: RunLayout, engine: Engine, ranges: _CommitRanges, garbage_keys: AddressKeys
 ) -> tuple[set[CommitId], dict[str, AddressKeys] | None]:
-    """Return the complete commits, and the keys of the ranges that were read for them; None: tasks read them. It reads
-    a few ranges of each commit at a time, because the first may decide.
+    """Return the commits with nothing to delete, and the keys of the ranges that were read for them; None: tasks read
+    them. It reads a few ranges of each commit at a time, because the first may decide.
     """
     if sum(ranges.row_counts.values()) > ROWS_HERE:
         of_tasks = _garbage_ranges(engine, layout, ranges, garbage_keys)

@@ -1,7 +1,7 @@
 """Delete what purges have written for objects that no commit names any more (rule 22).
 
 The content of a purged object lies elsewhere than its identity, the address that commits name. So it stands and falls
-with its identity: a complete run compares the identities of all location records with what is named (files of the
+with its identity: a full run compares the identities of all location records with what is named (files of the
 mark), and the sweep deletes what the records of those name that nobody names.
 
 The identity's own object goes first. Behind it a run of the purge finds nothing to read, and a record that is `gone`

@@ -34,10 +34,10 @@ class GcOptions:
     limits: BreakerLimits = field(default_factory=BreakerLimits)
     includes_foreign: bool = False
     """Whether objects in `data/` that refstore did not write are garbage, too."""
-    is_complete: bool = False
+    is_full: bool = False
     """Whether the run lists and reads everything, although it could be incremental."""
-    complete_every_days: float = 7.0
-    """How old the last complete run may be, for a run to be incremental."""
+    full_days: float = 7.0
+    """How many days old the last full run may be, for a run to be incremental."""
     take_over: bool = False
     """Whether to take over a run that is active, or died a moment ago, without waiting until it is stale."""
     rules: Rules | None = None

@@ -225,10 +225,10 @@ class GcSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How many commits expired by which rule."""
     baseline_mark_id: str = ""
     """The run before, where only what is newer was listed and read; '': everything was."""
-    complete_reason: str = ""
+    full_reason: str = ""
     """Why everything was."""
     previously_listed: ObjectCount = ObjectCount()
-    """What the last complete listing had, where this run goes on from one."""
+    """What the last full listing had, where this run goes on from one."""
     listed: ObjectCount
     listed_by_kind: ObjectCounts
     young: ObjectCount

@@ -21,7 +21,7 @@ from refstore_gc.anti_join import collect_live_set, earlier_commits
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.choice import Engines
 from refstore_gc.list_objects import count_listed
-from refstore_gc.mark import apply_branch_rules, count_last_compared, find_complete
+from refstore_gc.mark import apply_branch_rules, count_last_compared, look_for_nothing_to_delete
 from refstore_gc.mark_plan import decide_marks, minimum_age_seconds, tree_filter_of
 from refstore_gc.run_context import GcOptions, new_run
 from refstore_gc.run_layout import RunLayout, make_layout, remove_run_files
@@ -73,8 +73,8 @@ def simulate_mark(
             marked_again=marks.mark_run.marked_again(simulated, _find_new_marks(expired, own_marks)),
         )
         unmarked = (commit for commit, own in own_marks.items() if own is None)
-        complete = find_complete(run, unmarked, result, None)
-        summary = summarize_mark(run, simulated, decision, result, complete, online)
+        spared = look_for_nothing_to_delete(run, unmarked, result, None)
+        summary = summarize_mark(run, simulated, decision, result, spared, online)
         return msgspec.structs.replace(summary, state=SIMULATED_STATE)
 
 

@@ -42,14 +42,14 @@ def summarize_mark(
     mark: OfflineRun,
     decision: MarkDecision,
     result: JoinResult,
-    complete: NothingToDeleteCommits,
+    spared: NothingToDeleteCommits,
     online: BranchRuleResult,
     *,
     baseline_mark_id: str = "",
     previously_listed: ObjectCount = _NO_OBJECTS,
-    complete_reason: str = "",
+    full_reason: str = "",
 ) -> GcSummary:
-    """Summarize a marking. `baseline_mark_id`: the run before an incremental one; else `complete_reason`."""
+    """Summarize a marking. `baseline_mark_id`: the run before an incremental one; else `full_reason`."""
     chunks = result.chunks
     compared = [row for row in result.rows if isinstance(row, ComparedCount)]
     marked = [row for row in result.rows if isinstance(row, MarkedCount)]
@@ -62,12 +62,12 @@ def summarize_mark(
         deletes_at_ms=mark.record.deletes_at_ms,
         min_age_seconds=minimum_age_seconds(run.repository, run.options.min_age_seconds),
         baseline_mark_id=baseline_mark_id,
-        complete_reason=complete_reason,
+        full_reason=full_reason,
         previously_listed=previously_listed,
         rules_digest=mark.record.rules_digest,
         rules_document=render_rules(decision.rules),
         expired_by=count_expired_by_rule(decision),
-        commits=_commit_counts(mark, decision, complete),
+        commits=_commit_counts(mark, decision, spared),
         listed=sum((row.listed for row in compared), _NO_OBJECTS),
         listed_by_kind=sum_counts((kind_name(row.kind), row.listed) for row in compared),
         young=sum((each.young_objects for each in chunks), _NO_OBJECTS),
@@ -89,8 +89,8 @@ def summarize_mark(
     return msgspec.structs.replace(summary, question=mark_breaker.confirmation_question(run.options.limits, summary))
 
 
-def _commit_counts(mark: OfflineRun, decision: MarkDecision, complete: NothingToDeleteCommits) -> dict[str, int]:
-    found_complete = len(complete.commits & {*decision.commits})
+def _commit_counts(mark: OfflineRun, decision: MarkDecision, spared: NothingToDeleteCommits) -> dict[str, int]:
+    spared_count = len(spared.commits & {*decision.commits})
     return {
         **mark.record.mark_counts,
         "expired": len(decision.commits),
@@ -98,8 +98,8 @@ def _commit_counts(mark: OfflineRun, decision: MarkDecision, complete: NothingTo
         "partly": len(decision.partly_expired_commits),
         "commits_waiting": decision.waiting_commits,
         # not those of which only a part has expired: they are active
-        "commits_marked": mark.record.mark_counts.get("commits_marked", found_complete) - found_complete,
-        "complete": found_complete,
+        "commits_marked": mark.record.mark_counts.get("commits_marked", spared_count) - spared_count,
+        "nothing_to_delete": spared_count,
     }
 
 

@@ -119,7 +119,7 @@ def _unmark_untouched(
             find_unexcluded(run, manifest.units, excluded),
             *(encode_addresses(make_array(identities, pa.string()), layout.seed) for identities in purged),
         ]
-        landed = (each for each in marks.mark_run.may_be_complete(start.run) if markers.has_landed(each))
+        landed = (each for each in marks.mark_run.may_have_nothing_to_delete(start.run) if markers.has_landed(each))
         metaranges = {commit: record.metarange for commit, record in marks.commits.read_commits(landed)}
         untouched = find_commits_without(layout, engine, metaranges, np.unique(np.concatenate(garbage_keys)))
     marks.sweeps.unmark_untouched(start.run, untouched)
@@ -145,7 +145,7 @@ def _check_bucket_deletions(
     swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.sweep
     if manifest.dead_identities and not (swept.failed_objects or swept.tagged_count.objects):
         fence = kv_guard.begin_guarded_pass(ctx, tagged.mark_id)
-        if manifest.servers == fence.servers:  # else what the mark saw may not be so: the next complete run looks again
+        if manifest.servers == fence.servers:  # else what the mark saw may not be so: the next full run looks again
             marks = Marks(ctx)
             begun = rules_recheck.begin_sweep(ctx, marks, tagged.mark_id)
             if begun.run.state is RunState.SWEPT:  # by another process, meanwhile

@@ -119,8 +119,8 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
             mode=sweep_mode(mode),
             limits=BreakerLimits(share_max=breaker_share, floor_objects=breaker_floor),
             includes_foreign=foreign,
-            is_complete=full,
-            complete_every_days=full_days,
+            is_full=full,
+            full_days=full_days,
             take_over=take_over,
         )
         key = _ledger_key(ctx, is_run=what == "run" and not dry_run) if purge_ledger else None

@@ -83,11 +83,11 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
         "engine": summary.engine,
         "sweep_from": format_when(summary.deletes_at_ms),
         "baseline_mark": summary.baseline_mark_id
-        or f"nothing: {summary.complete_reason or 'everything was listed and read'}",
+        or f"nothing: {summary.full_reason or 'everything was listed and read'}",
         "listed": _describe_listed(summary),
         "kept": _show_count(summary.kept),
         "marked": _show_count(summary.marked),
-        "commits_complete": summary.commits.get("complete", 0),
+        "commits_nothing_to_delete": summary.commits.get("nothing_to_delete", 0),
         "commits_waiting": summary.commits.get("commits_waiting", 0),
     }
     row |= {reason: _show_count(count) for reason, count in summary.by_reason.items()}
@@ -160,7 +160,7 @@ def run_row(marks: Marks, run: OfflineRun) -> dict[str, object]:
         "commits": counts.get("commits_marked", 0),
         "partly": counts.get("commits_partly_marked", 0),
         "unmarked": counts.get("commits_unmarked", 0),
-        "complete": counts.get("commits_complete", 0),
+        "nothing_to_delete": counts.get("commits_nothing_to_delete", 0),
         "objects": counts.get("objects"),
         "bytes": counts.get("bytes"),
         "deleted": record.sweep_counts.get("deleted_objects"),

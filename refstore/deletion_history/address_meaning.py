@@ -40,7 +40,7 @@ def _names(view: AddressInfo, *, is_purged: bool, is_marked: bool) -> str:
         case AddressState.COMMITTED, _:
             return "commits keep it; `refstore retention explain REPO COMMIT` says until when, and by which rule"
         case AddressState.SWEPT | AddressState.ORPHAN, _ if is_purged:
-            return "nothing names it any more; the next complete run of the offline job deletes it, with its contents"
+            return "nothing names it any more; the next full run of the offline job deletes it, with its contents"
         case _:
             return ""
 

@@ -5,12 +5,12 @@ excludes (rules 13 and 14).
              marked --begin sweep--> sweeping --finish sweep--> swept
              unmark, abandon, or a run that takes over: --> abandoned (until the sweep)
     commit   active --begin--> marked --begin sweep--> sweeping --finish sweep--> swept
-                                      --unmark, or unmark_complete--> active
+                                      --unmark, or unmark_nothing_to_delete--> active
 
 A sweep that tags is sweeping until the bucket has deleted everything. `note_tagged` says since when everything is
 tagged; the run is shown as "tagged".
 
-    mark:    begin, wait, then the object listing, then scan_live, unmark_complete, finish
+    mark:    begin, wait, then the object listing, then scan_live, unmark_nothing_to_delete, finish
     sweep:   begin, then excluded_commits, then the deletions, finish
 
 The caller lists, reads the trees of commits, and deletes. These scale with objects; here only `scan_live` does.

@@ -127,7 +127,7 @@ class MarkRun:
         yield from scan_live_set(self._ctx, run, page)
         self._runs.check_flag(run.mark_id)
 
-    def may_be_complete(self, run: OfflineRun) -> Iterator[CommitId]:
+    def may_have_nothing_to_delete(self, run: OfflineRun) -> Iterator[CommitId]:
         """Yield what this run marked, and may unmark where it names no garbage: no commit of which a part was swept."""
         for page in self._commits.scan_run(run.mark_id):
             yield from (
@@ -136,7 +136,7 @@ class MarkRun:
                 if item.mark and item.is_pending_for(run.mark_id) and not item.mark.earlier_marks
             )
 
-    def unmark_complete(self, run: OfflineRun, commits: Collection[CommitId]) -> int:
+    def unmark_nothing_to_delete(self, run: OfflineRun, commits: Collection[CommitId]) -> int:
         """Make active again what this run marked and found complete: no mark takes anything that it names. Return how
         many of them were marked as a whole.
 

@@ -90,7 +90,7 @@ def mark(
     run = marks.mark_run.begin("", grace_ms, expired, new_mark_id(ctx), partly=partly, take_over=True)
     marks.mark_run.wait(run)
     found = may_go(ctx, run, folders=folders)
-    marks.mark_run.unmark_complete(run, complete(ctx, run, found.data))
+    marks.mark_run.unmark_nothing_to_delete(run, complete(ctx, run, found.data))
     return marks.mark_run.finish(run, {"objects": len(found.data), "metadata": len(found.metadata)}), found
 
 
@@ -101,7 +101,7 @@ def complete(ctx: Context, run: OfflineRun, going: Collection[str]) -> list[Comm
     marks = Marks(ctx)
     landed = [
         commit
-        for commit in marks.mark_run.may_be_complete(run)
+        for commit in marks.mark_run.may_have_nothing_to_delete(run)
         if ctx.kv.get(keys.landed_mark(ctx.repo, commit)) is not ABSENT
     ]
     return [

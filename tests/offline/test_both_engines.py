@@ -1,4 +1,4 @@
-"""The same lake, once on each engine: the same marks, counts, reports and files, in complete and incremental runs."""
+"""The same lake, once on each engine: the same marks, counts, reports and files, in full and incremental runs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def nights(folder: Path, engines: Engines, seed: int) -> list[Any]:
             if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms()
         ]
         simulated = simulate_mark(world.ctx, engines, GcOptions())
-        marked = gc_run.mark(world.ctx, engines, GcOptions(complete_every_days=11))
+        marked = gc_run.mark(world.ctx, engines, GcOptions(full_days=11))
         told.append(
             (
                 without_sizes(report_of(simulated)),
@@ -95,7 +95,7 @@ def test_a_random_lake_has_the_same_marks_and_reports(
         assert one == other, f"night {night}"
     assert any(marked for _, _, marked, _, _ in local)
     assert any(swept for _, _, _, swept, _ in local)
-    assert local[-1][1]["complete_reason"] == "", "the last run is incremental"
+    assert local[-1][1]["full_reason"] == "", "the last run is incremental"
 
 
 def without_time(body: bytes) -> bytes:

@@ -166,10 +166,10 @@ def test_a_run_counts_while_it_lists_and_the_next_one_knows(world: World, spark_
     with open_engines(EngineOptions(spark_from_objects=8)) as engines:
         assert simulate_mark(world.ctx, engines, GcOptions()).engine == "spark"
         asked = AskedEngines(engines)
-        first = gc_run.mark(world.ctx, asked, GcOptions(is_complete=True))
+        first = gc_run.mark(world.ctx, asked, GcOptions(is_full=True))
         assert (first.engine, asked.objects[0]) == ("spark", 0)
         assert asked.objects[1] == first.listed.objects > 8
-        gc_run.mark(world.ctx, asked, GcOptions(is_complete=True))
+        gc_run.mark(world.ctx, asked, GcOptions(is_full=True))
         assert asked.objects[2] == first.listed.objects
 
 
@@ -211,12 +211,12 @@ def test_a_run_that_spills_marks_the_same(world: World, engines: Engines, tmp_pa
     for _ in range(5):
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
-    in_memory = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True, grace_days=5))
+    in_memory = gc_run.mark(world.ctx, engines, GcOptions(is_full=True, grace_days=5))
     Marks(world.ctx).decisions.unmark(in_memory.mark_id)
     folder = tmp_path / "spill"
     folder.mkdir()
     on_disk = gc_run.mark(
-        world.ctx, OneEngine(LocalEngine(folder, memory_bytes=0)), GcOptions(is_complete=True, grace_days=5)
+        world.ctx, OneEngine(LocalEngine(folder, memory_bytes=0)), GcOptions(is_full=True, grace_days=5)
     )
     assert marked_in(world, on_disk.mark_id) == marked_in(world, in_memory.mark_id)
     assert len(marked_in(world, on_disk.mark_id)) > 100

@@ -1,4 +1,4 @@
-"""The offline job keeps what the records of purged objects name (rule 22), in complete and in incremental runs."""
+"""The offline job keeps what the records of purged objects name (rule 22), in full and in incremental runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def in_the_night(world: World, engines: Engines, *, full: bool) -> gc_run.NightlyResult:
     world.age()
-    return gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=full))
+    return gc_run.run_nightly(world.ctx, engines, GcOptions(is_full=full))
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -122,7 +122,7 @@ class TestWhatNobodyNames:
         world.ctx.objects.delete_many([identity])
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))  # the mark stands without the commit
         world.age()
-        summary = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True))
+        summary = gc_run.mark(world.ctx, engines, GcOptions(is_full=True))
         assert read_manifest(world.ctx.objects, summary.mark_id).dead_identities
         world.repo.unmark(old)
         swept = gc_run.sweep(world.ctx, engines, summary.mark_id)
@@ -140,7 +140,7 @@ class TestWhatNobodyNames:
         release_all(world.repo)
         content = content_of(rewrite(world.repo, old, "a", b"fewer old rows"))
         world.age()
-        summary = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True))
+        summary = gc_run.mark(world.ctx, engines, GcOptions(is_full=True))
         real = type(world.ctx.objects).delete_many
 
         def refusing(self: Any, keys: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A run that goes on from the one before marks what a complete one would, and reads only what changed."""
+"""A run that goes on from the one before marks what a full one would, and reads only what changed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def a_world_of_a_few_days(folder: Path, engines: Engines) -> tuple[World, GcSumm
 
 def a_run(world: World, engines: Engines, full_days: float = 7.0) -> RunContext:
     options, layout, engine = (
-        GcOptions(complete_every_days=full_days),
+        GcOptions(full_days=full_days),
         make_layout(world.ctx, "mark-1", 1),
         engines.for_objects(0),
     )
@@ -190,12 +190,13 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
         sweep_due(world, spark_engines if day % 2 else engines)
         whole = simulate_mark(world.ctx, spark_engines, GcOptions())
         assert counted(simulate_mark(world.ctx, engines, GcOptions())) == counted(whole)
-        summary = gc_run.mark(world.ctx, rng.choice((engines, spark_engines)), GcOptions(complete_every_days=11))
+        summary = gc_run.mark(world.ctx, rng.choice((engines, spark_engines)), GcOptions(full_days=11))
         found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
         assert summary.by_kind == whole.by_kind, f"day {day}"
         complete, others = complete_and_others(world, summary, in_earlier_marks(world, ""))
-        assert (summary.commits["complete"], whole.commits["complete"]) == (complete, complete), f"day {day}"
+        found = summary.commits["nothing_to_delete"], whole.commits["nothing_to_delete"]
+        assert found == (complete, complete), f"day {day}"
         were_complete += complete
         were_not += others
         went_on += summary.baseline_mark_id != ""
@@ -205,7 +206,7 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
     assert were_complete >= 10
     assert were_not >= 5
     Marks(world.ctx).decisions.unmark(summary.mark_id)
-    again = gc_run.mark(world.ctx, engines, GcOptions(is_complete=True))
+    again = gc_run.mark(world.ctx, engines, GcOptions(is_full=True))
     assert marked_in(world, again.mark_id) == marked_in(world, summary.mark_id)
     world.close()
 
@@ -241,7 +242,7 @@ def test_it_goes_on_from_the_run_that_finished_last_and_not_from_the_last_id(tmp
     third = gc_run.mark(world.ctx, engines, GcOptions())
     assert third.baseline_mark_id == second.mark_id
     Marks(world.ctx).decisions.unmark(second.mark_id)
-    assert gc_run.mark(world.ctx, engines, GcOptions()).complete_reason == f"mark {second.mark_id} was unmarked"
+    assert gc_run.mark(world.ctx, engines, GcOptions()).full_reason == f"mark {second.mark_id} was unmarked"
     world.close()
 
 
@@ -253,7 +254,7 @@ def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Pat
     marks.decisions.unmark(next(iter(marks.commits.scan_marked(first.mark_id))))
     world.repo.set_retention(json.dumps({**RULES, "default_retention_days": 600, "branches": []}))
     second = gc_run.mark(world.ctx, engines, GcOptions())
-    assert (second.baseline_mark_id, second.complete_reason) == ("", "a commit keeps what it names again")
+    assert (second.baseline_mark_id, second.full_reason) == ("", "a commit keeps what it names again")
     found = {each for each in marked_in(world, second.mark_id) if each.startswith("data/")}
     assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, second.mark_id)
     world.close()
@@ -359,7 +360,7 @@ def test_a_bucket_in_which_nothing_changed_is_carried_on(
     second = gc_run.mark(world.ctx, both_engines, GcOptions())
     assert second.baseline_mark_id == first.mark_id
     assert (marked_in(world, first.mark_id), marked_in(world, second.mark_id)) == ({lost: "orphan blob"}, {})
-    third = gc_run.mark(world.ctx, both_engines, GcOptions(is_complete=True))
+    third = gc_run.mark(world.ctx, both_engines, GcOptions(is_full=True))
     assert third.marked == second.marked
     world.close()
 

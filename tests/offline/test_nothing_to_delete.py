@@ -90,7 +90,7 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
     done = gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0)).latest_summary
     assert world.data() == before
     assert lifetimes(world, first, second, third, fourth, fifth) == [COMPLETE, COMPLETE, COMPLETE, ACTIVE, ACTIVE]
-    assert (done.commits["complete"], done.commits["commits_marked"]) == (3, 0)
+    assert (done.commits["nothing_to_delete"], done.commits["commits_marked"]) == (3, 0)
     repo = world.repo
     assert repo.read(first, "t1") == b"t1"
     repo.copy(second, "t2", "abc", "copied")
@@ -146,11 +146,11 @@ def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
 
     monkeypatch.setattr(nothing_to_delete, "read_ranges", counted)
     first = gc_run.mark(world.ctx, engines, GcOptions())
-    assert first.commits["complete"] == 12
+    assert first.commits["nothing_to_delete"] == 12
     assert read
     read.clear()
     second = gc_run.mark(world.ctx, engines, GcOptions())
-    assert (second.baseline_mark_id, second.commits["complete"], read) == (first.mark_id, 12, [])
+    assert (second.baseline_mark_id, second.commits["nothing_to_delete"], read) == (first.mark_id, 12, [])
     world.repo.create_branch("at-a-complete-one", made[3])
     world.commit(days_ago=1, of_today=b"today")
     world.plant("data/2020010100/00000000000000000000000000")
@@ -213,13 +213,13 @@ def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
     world.commit(day__00=None)
     world.commit(last=b"last")
     world.settle()
-    took_off = MarkRun.unmark_complete
+    took_off = MarkRun.unmark_nothing_to_delete
 
     def dies(mark_run: MarkRun, *args: Any) -> int:
         took_off(mark_run, *args)
         raise OutcomeUnknown("planted")
 
-    monkeypatch.setattr(MarkRun, "unmark_complete", dies)
+    monkeypatch.setattr(MarkRun, "unmark_nothing_to_delete", dies)
     with pytest.raises(OutcomeUnknown, match="planted"):
         gc_run.mark(world.ctx, engines, GcOptions())
     assert Marks(world.ctx).commits.read_marks(made) == [None] * 4
@@ -229,7 +229,7 @@ def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
 
 
 def _states(summary: GcSummary) -> tuple[int, int]:
-    return summary.commits["complete"], summary.commits["commits_marked"]
+    return summary.commits["nothing_to_delete"], summary.commits["commits_marked"]
 
 
 def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, engines: Engines) -> None:
@@ -246,14 +246,14 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     assert [bool(mark) for mark in Marks(world.ctx).commits.read_marks([kept, gone])] == [False, True]
     assert lifetimes(world, kept, gone) == [ACTIVE, CommitLifetime.PARTLY_MARKED]
-    assert summary.commits["complete"] == 0
+    assert summary.commits["nothing_to_delete"] == 0
     world.repo.copy(kept, "tmp/a", "main", "copied")
 
 
 def test_a_simulation_says_how_many_would_be_complete(world: World, engines: Engines) -> None:
     world.set_rules(grace_days=7)
     lines_of(world, 4)
-    assert simulate_mark(world.ctx, engines, GcOptions()).commits["complete"] == 4
+    assert simulate_mark(world.ctx, engines, GcOptions()).commits["nothing_to_delete"] == 4
     assert ever_marked(world) == set()
 
 
@@ -278,7 +278,7 @@ def sweep_and_read_all(world: World, engines: Engines, mark_id: str, *commits: C
             world.repo.copy(commit, path, "main", f"copied/{commit}/{path}")
     world.settle()
     gc_run.mark(world.ctx, engines, GcOptions(grace_days=0))
-    gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, is_complete=True))
+    gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, is_full=True))
     for branch, _ in world.repo.branches():
         for item in world.repo.list(branch):
             assert world.repo.read(branch, item.path) == item.path.rpartition("/")[2].encode()
@@ -346,10 +346,10 @@ def test_commits_that_no_reaper_has_processed_wait(world: World, engines: Engine
     world.commit(days_ago=8, a=None)
     world.commit(days_ago=7, b=b"b")
     world.age()
-    options = GcOptions(is_complete=full)
+    options = GcOptions(is_full=full)
     first = gc_run.mark(world.ctx, engines, options)
     # what is complete is the first commit of the repository, which is empty
-    assert (first.commits["commits_waiting"], first.commits["complete"], first.marked.objects) == (2, 1, 0)
+    assert (first.commits["commits_waiting"], first.commits["nothing_to_delete"], first.marked.objects) == (2, 1, 0)
     assert lifetimes(world, old) == [ACTIVE]
     world.settle()
     second = gc_run.mark(world.ctx, engines, options)
@@ -373,7 +373,7 @@ def test_what_was_staged_and_only_an_expired_commit_names_is_no_orphan(
     world.commit(days_ago=7, b=b"b")
     world.settle()
     world.repo.copy(old, "a", "main", "copied")
-    options = GcOptions(is_complete=full)
+    options = GcOptions(is_full=full)
     first = gc_run.mark(world.ctx, engines, options)
     assert lifetimes(world, old) == [COMPLETE]
     world.repo.reset("main")

@@ -171,7 +171,7 @@ class TestTheEndOfBackups:
         identity = one_object(world)
         published = rewrite(world.repo, "main", "a/x", NEW)
         settle(world)
-        ran = nightly.run_nightly(world.ctx, engines, GcOptions(is_complete=True))
+        ran = nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
         assert ran.latest_summary.purge_cleanup is not None
         assert ran.latest_summary.purge_cleanup.backups == ObjectCount(1, len(OLD))
         assert world.data() == {content_of(published)}

@@ -257,7 +257,7 @@ class Model:
 
     def night(self) -> None:
         self.world.age(days=2)
-        nightly.run_nightly(self.world.ctx, self.engines, GcOptions(is_complete=self.rng.random() < 0.3))
+        nightly.run_nightly(self.world.ctx, self.engines, GcOptions(is_full=self.rng.random() < 0.3))
 
     def reap(self) -> None:
         release_all(self.world.repo)
@@ -352,7 +352,7 @@ class Model:
                 assert ref not in self._living(), (self.done, ref)
 
     def compare_store(self) -> None:
-        """Behind complete runs the store has the contents and backups of what is named, and nothing else."""
+        """Behind full runs the store has the contents and backups of what is named, and nothing else."""
         assert list(self.world.repo.list_trash()) == []
         named = {identity for _, identity in self._names()}
         records = self.world.ctx.locations.get_many(sorted(named))
@@ -441,7 +441,7 @@ def play(folder: Path, engines: Engines, seed: int, steps: int) -> None:
             world.clock.sleep(2 * 86_400)
             world.age(days=4)
             model.reap()
-            nightly.run_nightly(world.ctx, engines, GcOptions(is_complete=True))
+            nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
             model.compare_places()
         model.compare()
         model.compare_store()

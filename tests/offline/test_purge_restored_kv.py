@@ -53,7 +53,7 @@ def test_a_copy_of_the_kv_is_put_back(world: World, engines: Engines, backup_end
         with contextlib.suppress(KVWentBack, KVSettling):  # a KV that knows of no purge has nothing to clean
             assert purge_cleanup.clean_up(world.ctx).backups.objects == 0
         with pytest.raises((KVWentBack, KVSettling)):
-            nightly.run_nightly(world.ctx, engines, GcOptions(is_complete=True))
+            nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
     assert world.data() == stored  # nothing is deleted, whatever the KV says
     reconciliation.restore_lost_records(world.lake)
     reconciliation.settle_lake(world.lake, accept=False, clients_stopped=True)
@@ -63,7 +63,7 @@ def test_a_copy_of_the_kv_is_put_back(world: World, engines: Engines, backup_end
     later(world)
     world.clock.sleep(31 * 86_400)
     world.age()
-    nightly.run_nightly(world.ctx, engines, GcOptions(is_complete=True))
+    nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
     assert world.data() == {content}
     assert rows_at(world.repo, "main", PATH) == LEFT
     assert found(world).ok

@@ -27,7 +27,7 @@ NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"day
 def night(world: World, engines: Engines, *, days: float = 0, full: bool = False) -> GcSummary:
     """Run the nightly job so many days later."""
     world.clock.sleep(days * 86_400)
-    return gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=full, complete_every_days=30)).mark_summary
+    return gc_run.run_nightly(world.ctx, engines, GcOptions(is_full=full, full_days=30)).mark_summary
 
 
 def lifetime(world: World, commit: CommitId) -> CommitLifetime:

@@ -86,8 +86,8 @@ def test_pages_of_an_earlier_time_lose_nothing_that_is_named(
         assert new_since in data_of(repo), "it was in no page, and goes when it is"
         assert lost(repo) == []
         gc_run.run_nightly(
-            repo.context, engines, replace(NOW, is_complete=True)
-        )  # its address is of years ago: only a complete run lists so far back
+            repo.context, engines, replace(NOW, is_full=True)
+        )  # its address is of years ago: only a full run lists so far back
         assert new_since not in data_of(repo)
         assert lost(repo) == []
         assert {each.state for each in Marks(repo.context).runs.scan()} == {RunState.SWEPT}

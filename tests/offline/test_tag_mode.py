@@ -47,7 +47,7 @@ FOLDERS = ("data/", object_names.RANGES, object_names.METARANGES, object_names.A
 
 
 def tagging(*, full: bool = False) -> GcOptions:
-    return GcOptions(grace_days=0, min_age_seconds=0, mode="tag", is_complete=full)
+    return GcOptions(grace_days=0, min_age_seconds=0, mode="tag", is_full=full)
 
 
 def tags_of(server: S3Server, repo: Repository, address: str) -> list[tuple[str, str]]:
@@ -462,7 +462,7 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
 def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_own(
     moto_s3_server: S3Server, tmp_path: Path, engines: Engines, others_answer: bool
 ) -> None:
-    """If other servers of the KV answer than while the mark looked, the next complete run looks again (rule 21)."""
+    """If other servers of the KV answer than while the mark looked, the next full run looks again (rule 21)."""
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
         content = content_of(rewrite(client, client.get_commit("main~1")[0], "a", b"less"))
         let_a_second_pass(repo)

@@ -201,7 +201,7 @@ class TestWhatWentWithItsObject:
         assert intended is not None
         write(world.repo, intended, b"few")
         world.age()
-        mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
+        mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions(is_full=True)).mark_summary.mark_id
         for address in (backup, content, content_to_be(intended)):
             check_deleted(
                 world,
@@ -226,7 +226,7 @@ class TestWhatWentWithItsObject:
         rewrite(world.repo, old, "a", b"fewer old rows")
         world.ctx.objects.delete_many([identity])
         world.age()
-        mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions(is_complete=True)).mark_summary.mark_id
+        mark_id = gc_run.run_nightly(world.ctx, engines, GcOptions(is_full=True)).mark_summary.mark_id
         (deletion,) = world.repo.why(identity).deletions
         assert (deletion.by, deletion.run, deletion.outcome) == ("sweep", mark_id, "missing")
         assert "no commit and no branch named it" in deletion.rule

@@ -106,7 +106,7 @@ def _go_on(tools: Tools, mark_id: str) -> Then:
     run = marks.runs.get(mark_id)
     marks.mark_run.wait(run)
     found = collecting.may_go(ctx, run, folders=(collecting.DATA,))
-    marks.mark_run.unmark_complete(run, collecting.complete(ctx, run, found.data))
+    marks.mark_run.unmark_nothing_to_delete(run, collecting.complete(ctx, run, found.data))
     marks.mark_run.finish(run, {})
     return Then((Stage("sweep", _sweep, (mark_id, tuple(sorted(found.data)))),))
 

@@ -518,7 +518,11 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit("refstore.gc_marks.mark_run:MarkRun.scan_live", "    self._runs.check_flag(run.mark_id)\n", ""),
-            Edit("refstore.gc_marks.mark_run:MarkRun.unmark_complete", "    self._runs.check_flag(run.mark_id)\n", ""),
+            Edit(
+                "refstore.gc_marks.mark_run:MarkRun.unmark_nothing_to_delete",
+                "    self._runs.check_flag(run.mark_id)\n",
+                "",
+            ),
             Edit("refstore.gc_marks.mark_run:MarkRun.finish", "    self._runs.check_flag(run.mark_id)\n", ""),
             Edit(
                 "refstore.gc_marks.offline_runs:OfflineRuns.abandon",

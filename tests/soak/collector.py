@@ -47,7 +47,7 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
                 with unchecked_lake(kv, objects, safety=safety) as lake:
                     ctx = lake.repository(repo).context
                     done = run_nightly(
-                        ctx, engines, replace(options, is_complete=alone), lambda now: tell(step=now.step)
+                        ctx, engines, replace(options, is_full=alone), lambda now: tell(step=now.step)
                     ).latest_summary
             except RefstoreError as error:
                 tell(state="failed", code=error.code, error=str(error)[:500])

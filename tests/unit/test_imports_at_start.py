@@ -100,7 +100,7 @@ def test_a_commit_and_what_follows_import_no_pandas(data: str) -> None:
 
 
 def test_nightly_runs_on_this_machine_import_no_pandas(tmp_path: Path) -> None:
-    """A complete run that sweeps, one that builds on it, a simulation, and what is said of a deletion."""
+    """A full run that sweeps, one that builds on it, a simulation, and what is said of a deletion."""
     code = f"""
 from pathlib import Path
 from refstore_gc.engines.choice import EngineOptions, open_engines

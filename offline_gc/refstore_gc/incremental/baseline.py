@@ -2,10 +2,10 @@
 
     carried.bin              Baseline: the end of the listing, and the runs that this one builds on
     carried/<bucket>.bin     BaselineKeys: the named keys, and the listed keys that stay
-    carried/complete*.bin    the keys that complete commits name (`nothing_to_delete.py`)
+    carried/unchanged*.bin   the keys that commits name of which nothing goes (`nothing_to_delete.py`)
     kept/<number>.parquet    the addresses that the KV named
 
-A complete run writes the first layer. Each incremental run after it writes another layer with the changes. Damage
+A full run writes the first layer. Each incremental run after it writes another layer with the changes. Damage
 raises Corrupt (`checked_files.py`).
 """
 
@@ -48,14 +48,14 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """The records that an incremental run builds on. The field names are part of the stored files."""
 
     mark_id: str
-    complete_mark_id: str
-    """The complete run that all layers build on. It listed and read everything."""
-    complete_run_ms: int
+    full_mark_id: str
+    """The full run that all layers build on. It listed and read everything."""
+    full_mark_ms: int
     seed: int
     cutoff_ms: int
     """Objects that were written later, by the store's clock, were ignored."""
     horizon: str
-    """Addresses that sort before this were listed by the cutoff, or are left to the next complete run. The rest is
+    """Addresses that sort before this were listed by the cutoff, or are left to the next full run. The rest is
     listed again.
     """
     layers: list[RecordLayer]
@@ -63,7 +63,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """Files with the addresses that the KV named."""
     commit_reads: CommitReads
     previously_listed: ObjectCount
-    """The objects that the complete run listed."""
+    """The objects that the full run listed."""
     nothing_to_delete: NothingToDeleteCommits = NothingToDeleteCommits()
     """Objects that only these commits name were never part of a mark. So the records stay valid when such a commit is
     kept again.

@@ -24,12 +24,12 @@ LAYERS_MAX: Final = 31
 
 
 def usable(run: RunContext) -> tuple[Baseline | None, str]:
-    """Return the records of the last run, or why the run must be complete. Damage is a reason, too."""
-    if run.options.is_complete:
+    """Return the records of the last run, or why the run must be a full one. Damage is a reason, too."""
+    if run.options.is_full:
         return None, "asked for"
     if run.options.includes_foreign:
         return None, "foreign objects are searched everywhere"
-    store, full_days, now_ms = run.repository.objects, run.options.complete_every_days, run.repository.clock.now_ms()
+    store, full_days, now_ms = run.repository.objects, run.options.full_days, run.repository.clock.now_ms()
     finished = _finished_marks(run)
     if not finished:
         return None, "there is no earlier run"
@@ -40,15 +40,15 @@ def usable(run: RunContext) -> tuple[Baseline | None, str]:
     except Corrupt as error:
         return None, str(error)
     order = [mark.mark_id for mark in finished]
-    if baseline.complete_mark_id not in order:
-        return None, f"the KV does not know mark {baseline.complete_mark_id} any more"
-    for mark in finished[order.index(baseline.complete_mark_id) :]:
+    if baseline.full_mark_id not in order:
+        return None, f"the KV does not know mark {baseline.full_mark_id} any more"
+    for mark in finished[order.index(baseline.full_mark_id) :]:
         if mark.state not in OPEN_STATES | {RunState.SWEPT}:
             return None, f"mark {mark.mark_id} was unmarked"
-    if now_ms - baseline.complete_run_ms >= full_days * DAY_MS:
-        return None, f"everything was last listed {(now_ms - baseline.complete_run_ms) / DAY_MS:.1f} days ago"
+    if now_ms - baseline.full_mark_ms >= full_days * DAY_MS:
+        return None, f"everything was last listed {(now_ms - baseline.full_mark_ms) / DAY_MS:.1f} days ago"
     if len(baseline.layers) >= LAYERS_MAX:
-        return None, f"{len(baseline.layers)} runs rest on the last complete one"
+        return None, f"{len(baseline.layers)} runs rest on the last full one"
     return baseline, ""
 
 
@@ -57,17 +57,17 @@ def record(
     mark: OfflineRun,
     result: JoinResult,
     listed: ObjectCount,
-    complete_commits: NothingToDeleteCommits,
+    nothing_to_delete: NothingToDeleteCommits,
     before: Baseline | None,
 ) -> None:
-    """Write the records for the next run. `listed`: the listing of a complete run."""
+    """Write the records for the next run. `listed`: the listing of a full run."""
     if result.live_set.reads is None or run.options.includes_foreign:
         return
     files = {row.bucket: row.key for row in result.rows if isinstance(row, RecordedKeys)}
     baseline = Baseline(
         mark_id=mark.mark_id,
-        complete_mark_id=before.complete_mark_id if before else mark.mark_id,
-        complete_run_ms=before.complete_run_ms if before else mark.record.began_ms,
+        full_mark_id=before.full_mark_id if before else mark.mark_id,
+        full_mark_ms=before.full_mark_ms if before else mark.record.began_ms,
         seed=run.layout.seed,
         cutoff_ms=run.cutoff_ms,
         horizon=listing_horizon(run.repository.waits, run.cutoff_ms),
@@ -75,13 +75,13 @@ def record(
         former_kv_files=list(result.live_set.addresses.files),
         commit_reads=result.live_set.reads,
         previously_listed=before.previously_listed if before else listed,
-        nothing_to_delete=complete_commits,
+        nothing_to_delete=nothing_to_delete,
     )
     write_value(run.repository.objects, _baseline_key(mark.mark_id), baseline)
 
 
 def forget(run: RunContext, baseline: Baseline) -> None:
-    """Remove the records, so that the next run is complete."""
+    """Remove the records, so that the next run is a full one."""
     remove_run_files(run.repository.objects, baseline.mark_id, FILE)
 
 
