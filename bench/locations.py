@@ -108,7 +108,7 @@ def _nightly(shop: Workshop) -> Row:
             began = time.perf_counter()
             ran = job.run_nightly(ctx, engines, options)
             seconds = time.perf_counter() - began
-            assert not ran.mark_summary.by_kind.get("data"), f"{ran.mark_summary.by_kind} were marked"
+            assert not ran.mark_summary.by_prefix.get("data/"), f"{ran.mark_summary.by_prefix} were marked"
             shop.say(f"locations: a full run of {seconds:.1f} s; {ran.mark_summary.seconds}")
             return seconds
 

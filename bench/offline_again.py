@@ -155,7 +155,7 @@ def _marked(ctx: Any, engines: Engines, *, full: bool, expected: int) -> float:
     options = job.GcOptions(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, is_full=full)
     seconds = seconds_of(lambda: found.append(job.mark(ctx, engines, options)))
     assert (found[0].baseline_mark_id == "") is full, found[0].full_reason
-    data = found[0].by_kind.get("data")
+    data = found[0].by_prefix.get("data/")
     assert (data.objects if data else 0) == expected, f"{data} were marked, not {expected}"
     return seconds
 

@@ -31,8 +31,7 @@ from refstore_gc.anti_join import JoinInputs, join_buckets
 from refstore_gc.bucket_join import BucketRow, BucketTask, ChunkReference
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.choice import EngineOptions, open_engines
-from refstore_gc.engines.local import LocalEngine
-from refstore_gc.engines.shared_work import SharedWork
+from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_gc.garbage import MarkedCount
 from refstore_gc.live_in_commits import CommitSources, LiveCommits
 from refstore_gc.run_layout import RunLayout
@@ -262,4 +261,4 @@ def _read(engine: Engine, repo: Repository, wanted: LiveCommits) -> float:
 
 
 def _count_rows(batches: list[Batch]) -> Iterator[int]:
-    yield sum(batch.rows for batch in batches)
+    yield sum(len(batch.keys) for batch in batches)

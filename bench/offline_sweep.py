@@ -28,7 +28,7 @@ from refstore.objects.s3.client import CONCURRENT_REQUESTS
 from refstore_gc import gc_run as job
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.mark_breaker import BreakerLimits
+from refstore_gc.run_context import BreakerLimits
 
 FACTOR_S3: Final = 0.8
 AT_ONCE: Final = Safety(

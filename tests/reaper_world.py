@@ -12,7 +12,7 @@ from random import Random
 from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import Address
 from refstore.core.safety import Safety
-from refstore.deletion_history.journal_writer import JournalWriter
+from refstore.deletion_history.deletion_journal import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import ABSENT, KV, Key, Op, Result
 from refstore.kv.memory import MemoryKV
@@ -158,6 +158,14 @@ class World:
 
     def upload(self, branch: str, *paths: str, body: bytes = b"x") -> list[Entry]:
         return [self.repo.upload(branch, path, body) for path in paths]
+
+    def upload_due(self, *paths: str) -> list[Entry]:
+        """Upload to `main`; what was uploaded is reset, and its grace window is over."""
+        entries = self.upload("main", *paths)
+        self.repo.reset("main")
+        self.run_once()
+        self.clock.advance(GRACE_SECONDS + 1)
+        return entries
 
     def tools(
         self, *, reaper: str = "r1", should_stop: Callable[[], bool] = never, scrub: bool = False, **settings: object

@@ -16,7 +16,7 @@ from refstore.kv import open_kv
 from refstore_gc import gc_run
 from refstore_gc.engines.choice import Engines
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.mark_breaker import BreakerLimits
+from refstore_gc.run_context import BreakerLimits
 from refstore_gc.run_progress import ReportProgress
 from refstore_gc.run_summary import GcSummary
 from refstore_reaper.daemon import Reaper

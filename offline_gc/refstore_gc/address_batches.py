@@ -2,7 +2,6 @@
 
     bucket   the partition of the next step
     kind     what the batch says of its addresses (`BatchKind`)
-    rows     how many addresses there are
     body     their keys as they lie in memory, or their characters (`WHOLE_ADDRESS_KINDS`); or a value that tells a task
     what to read
 
@@ -33,9 +32,8 @@ from refstore_gc.address_codec import (
 )
 from refstore_gc.untyped_arrow import pa, pc
 
-SCHEMA: Final = "bucket int, kind int, rows long, body binary"
-ARROW: Final = pa.schema([("bucket", pa.int32()), ("kind", pa.int32()), ("rows", pa.int64()), ("body", pa.binary())])
-_COLUMNS: Final = ("bucket", "kind", "rows", "body")
+SCHEMA: Final = "bucket int, kind int, body binary"
+ARROW: Final = pa.schema([("bucket", pa.int32()), ("kind", pa.int32()), ("body", pa.binary())])
 
 ROWS_MAX: Final = 1 << 20
 """How many addresses a task gathers before it sends them: a few MB."""
@@ -81,12 +79,11 @@ _OLD_AND_NEW: Final = {BatchKind.NO_LONGER_READ, BatchKind.LIVE_IN_COMMITS}
 class Batch(NamedTuple):
     bucket: int
     kind: BatchKind
-    rows: int
     body: bytes
 
     @classmethod
-    def from_value(cls, bucket: int, kind: BatchKind, what: object, rows: int = 1) -> Batch:
-        return cls(bucket, kind, rows, msgspec.msgpack.encode(what))
+    def from_value(cls, bucket: int, kind: BatchKind, what: object) -> Batch:
+        return cls(bucket, kind, msgspec.msgpack.encode(what))
 
     @property
     def keys(self) -> AddressKeys:
@@ -101,10 +98,10 @@ class Batch(NamedTuple):
 def decode_batches(record_batches: Iterable[Any]) -> Iterator[Batch]:
     """Yield the batches of a task's input."""
     for record_batch in record_batches:
-        buckets, kinds, rows = (record_batch.column(name).to_pylist() for name in _COLUMNS[:3])
+        buckets, kinds = (record_batch.column(name).to_pylist() for name in ("bucket", "kind"))
         bodies = record_batch.column("body")
-        for number, (bucket, kind, count) in enumerate(zip(buckets, kinds, rows, strict=True)):
-            yield Batch(bucket, BatchKind(kind), count, bodies[number].as_py())
+        for number, (bucket, kind) in enumerate(zip(buckets, kinds, strict=True)):
+            yield Batch(bucket, BatchKind(kind), bodies[number].as_py())
 
 
 def group_by_bucket(batches: Iterable[Batch]) -> list[list[Batch]]:
@@ -122,7 +119,6 @@ def encode_batches(batches: Iterable[Batch]) -> Iterator[Any]:
             [
                 make_array([batch.bucket], pa.int32()),
                 make_array([int(batch.kind)], pa.int32()),
-                make_array([batch.rows], pa.int64()),
                 make_array([batch.body], pa.binary()),
             ],
             schema=ARROW,
@@ -140,7 +136,7 @@ def drop_unchanged(ranges: Iterable[tuple[BatchKind, Any]]) -> Iterator[tuple[Ba
     """Yield the addresses of ranges without the rows in which a range and the one that it replaced agree, which is most
     of them. Such a row is left out of both, so each address is still taken off as often as it should be.
 
-    The two are neighbours (`incremental/changed_sources.py`). What this does not find, `BatchBuilder` does.
+    The two are neighbours (`incremental/baseline.py`). What this does not find, `BatchBuilder` does.
     """
     last: tuple[BatchKind, Any] | None = None
     for kind, addresses in ranges:
@@ -196,10 +192,10 @@ class BatchBuilder:
             buckets = self._cuts.buckets_of(addresses)
             for bucket in sort_distinct(buckets).tolist():
                 some = addresses.filter(make_array(buckets == bucket))
-                yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
+                yield Batch(bucket, kind, "".join(some.to_pylist()).encode())
         for kind, (buckets, keys) in encoded.items():
             for bucket, some in split_by_bucket(buckets, keys):
-                yield Batch(bucket, kind, len(some), some.tobytes())
+                yield Batch(bucket, kind, some.tobytes())
         self._waiting.clear()
         self._encoded.clear()
         self._rows = 0

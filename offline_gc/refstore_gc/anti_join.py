@@ -3,6 +3,10 @@
 A bucket is an interval of the namespace (`address_codec.py`). Everything that says something about an address comes to
 the address's bucket as a batch: the listing, what the KV names, and what commits name. There `bucket_join.py` joins it,
 on every engine, in full and in incremental runs.
+
+Only the run's own process sees the KV, because an SQLite file is on one machine. It reads the addresses that the KV
+names in the order of rule 13 and writes them to files (`AddressWriter`), which tasks of the engine read. It holds one
+file of addresses at a time.
 """
 
 from __future__ import annotations
@@ -16,23 +20,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from refstore.core.arrow_arrays import make_array
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt
 from refstore.gc_marks import LiveBatch, LiveCommit, Marks, OfflineRun
 from refstore.gc_marks.commit_marks import PAGE
-from refstore_gc import live_in_commits, live_in_kv
-from refstore_gc.address_batches import Batch, BatchKind
+from refstore_gc import live_in_commits
+from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.address_codec import BucketBounds
 from refstore_gc.bucket_join import BucketRow, BucketTask, ChunkReference, join_bucket
 from refstore_gc.engines.base import Engine, Flow
-from refstore_gc.incremental.baseline import Baseline
-from refstore_gc.incremental.changed_sources import changed_sources
+from refstore_gc.incremental.baseline import Baseline, changed_sources
 from refstore_gc.list_objects import ListedChunk
 from refstore_gc.live_in_commits import CommitReads, CommitSources, LiveCommits, TreeFilter
-from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_layout import DATA
+from refstore_gc.run_layout import DATA, RunLayout, open_store, read_table, write_table
 from refstore_gc.run_summary import UnitRow, read_units
+from refstore_gc.untyped_arrow import pa
 
 BUCKET_ROWS: Final = 500_000
 """Small chunks of the listing share a bucket."""
@@ -143,8 +147,8 @@ def join_buckets(engine: Engine, inputs: JoinInputs) -> list[BucketRow]:
     layout, cuts = inputs.task.layout, BucketBounds.from_addresses(inputs.bounds)
     flows = [
         Flow(inputs.batches),
-        live_in_kv.files_flow(layout, cuts, inputs.files),
-        live_in_kv.files_flow(layout.to_namespace(), cuts, inputs.earlier_files),
+        files_flow(layout, cuts, inputs.files),
+        files_flow(layout.to_namespace(), cuts, inputs.earlier_files),
         *live_in_commits.commit_flows(layout, cuts, inputs.sources),
     ]
     return list(engine.join(flows, cuts.buckets, partial(join_bucket, inputs.task)))
@@ -189,9 +193,57 @@ def bucket_bounds(chunks: Sequence[ListedChunk], required: Iterable[str] = ()) -
 def chunk_batches(chunks: Sequence[ListedChunk], bounds: Sequence[str]) -> list[Batch]:
     """Return a batch for each chunk that holds objects, in the chunk's bucket."""
     return [
-        Batch.from_value(
-            bisect_right(bounds, each.first_key), BatchKind.LISTED, ChunkReference(each.number, each.key), each.objects
-        )
+        Batch.from_value(bisect_right(bounds, each.first_key), BatchKind.LISTED, ChunkReference(each.number, each.key))
         for each in chunks
         if each.objects
     ]
+
+
+FILE_ROWS: Final = 1 << 18
+"""20 MB in the run's own process."""
+
+
+class AddressWriter:
+    """Writes addresses to files of a bounded size."""
+
+    def __init__(self, layout: RunLayout, folder: str = "kept") -> None:
+        self._layout = layout
+        self._folder = folder
+        self._waiting: list[str] = []
+        self.files: list[str] = []
+        self.rows = 0
+
+    def add(self, addresses: Sequence[str]) -> None:
+        self._waiting += addresses
+        self.rows += len(addresses)
+        if len(self._waiting) >= FILE_ROWS:
+            self._write()
+
+    def finish(self) -> list[str]:
+        """Write the rest, and return the files' keys."""
+        if self._waiting:
+            self._write()
+        return self.files
+
+    def _write(self) -> None:
+        key = self._layout.file_key(self._folder, len(self.files))
+        table = pa.table({"address": make_array(self._waiting, pa.string())})
+        write_table(open_store(self._layout.files, self._layout), key, table)
+        self.files.append(key)
+        self._waiting = []
+
+
+def files_flow(layout: RunLayout, cuts: BucketBounds, files: Sequence[tuple[str, BatchKind]]) -> Flow:
+    """Return the flow of the addresses in files that a run wrote. `layout`: where the files lie."""
+    return Flow([Batch.from_value(0, kind, key) for key, kind in files], partial(read_files, layout, cuts))
+
+
+def read_files(layout: RunLayout, cuts: BucketBounds, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the addresses of files, as batches for their buckets."""
+    store = open_store(layout.files, layout)
+    builder = BatchBuilder(cuts, layout.seed)
+    for batch in batches:
+        table = read_table(store, msgspec.msgpack.decode(batch.body, type=str), ["address"])
+        addresses = table.column("address").combine_chunks()
+        yield from builder.add(batch.kind, addresses)
+    yield from builder.flush()

@@ -20,8 +20,7 @@ import numpy as np
 from refstore.core.arrow_arrays import make_array, make_scalar, to_numpy
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_batches import WHOLE_ADDRESS_KINDS, Batch, BatchKind
-from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses, sort_distinct
-from refstore_gc.checked_files import read_keys, read_required, write_value
+from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses
 from refstore_gc.garbage import Flags, MarkedRow, count_of, is_garbage, write_garbage
 from refstore_gc.incremental.baseline_keys import (
     BaselineKeys,
@@ -34,9 +33,12 @@ from refstore_gc.run_layout import (
     ObjectKind,
     RunLayout,
     open_store,
+    read_keys,
+    read_required,
     read_table,
     request_threads,
     write_table,
+    write_value,
 )
 from refstore_gc.run_summary import ObjectCount
 from refstore_gc.untyped_arrow import pa, pc
@@ -48,9 +50,8 @@ DEAD_IDENTITIES: Final = "dead-identities"
 
 
 class ComparedCount(NamedTuple):
-    """What became of the listed objects of a kind; the rest is marked."""
+    """What became of listed objects; the rest is marked."""
 
-    kind: int
     listed: ObjectCount
     kept: ObjectCount
     pending: ObjectCount
@@ -197,12 +198,10 @@ def join_bucket(task: BucketTask, batches: Iterable[Batch]) -> Iterator[BucketRo
 def _compare(bucket: JoinedBucket, chunk: OpenChunk, is_live: Flags, every_reason: str) -> Iterator[BucketRow]:
     """Count the objects of a chunk of the listing, and write its garbage. `is_live`: which of them are named."""
     is_pending = bucket.is_pending(chunk.keys)
-    kinds, sizes = to_numpy(chunk.table.column("kind")), to_numpy(chunk.table.column("size_bytes"))
-    for kind in sort_distinct(kinds).tolist():
-        of_kind = kinds == kind
-        kept, pending = of_kind & is_live, of_kind & is_pending & ~is_live
-        yield ComparedCount(kind, *(count_of(sizes, chosen) for chosen in (of_kind, kept, pending)))
-    places = np.flatnonzero(is_garbage(np.full(len(kinds), True), is_live, is_pending))
+    sizes = to_numpy(chunk.table.column("size_bytes"))
+    listed = np.full(len(sizes), True)
+    yield ComparedCount(*(count_of(sizes, chosen) for chosen in (listed, is_live, is_pending & ~is_live)))
+    places = np.flatnonzero(is_garbage(listed, is_live, is_pending))
     garbage = chunk.table.take(make_array(places))
     yield from write_garbage(bucket.layout, chunk.number, garbage, bucket.expired_among(garbage), every_reason)
 

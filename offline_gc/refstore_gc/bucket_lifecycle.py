@@ -64,10 +64,6 @@ def repository_rule(store: ObjectStore) -> LifecycleRule:
     return LifecycleRule(f"{path}/" if path else "", deletes_versions(store))
 
 
-def bucket_rule(*, versions: bool = False) -> LifecycleRule:
-    return LifecycleRule("", versions)
-
-
 def deletes_versions(store: ObjectStore) -> bool:
     return parse_store_url(store.url).boolean_option(DELETE_VERSIONS, default=False)
 

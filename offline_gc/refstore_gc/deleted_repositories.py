@@ -24,7 +24,7 @@ import msgspec
 from refstore.core import ids
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.units import DAY_MS
-from refstore.errors import Conflict, Corrupt, ObjectNotFound
+from refstore.errors import Conflict, ObjectNotFound
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.fence import PositionFence
@@ -190,13 +190,9 @@ def _sweep_all(run: RunContext, engines: Engines, fence: PositionFence) -> _Swep
 def _read_tagged(store: ObjectStore) -> TaggedUnits:
     """Raises Corrupt."""
     try:
-        return msgspec.convert(read_json(store, TAGGED), TaggedUnits)
+        return read_json(store, TAGGED, TaggedUnits, "delete it, and everything is tagged again")
     except ObjectNotFound:
         return TaggedUnits(0, [])
-    except msgspec.ValidationError as error:
-        raise Corrupt(
-            f"{TAGGED} in {store.url} is not as it was written ({error}); delete it, and everything is tagged again"
-        ) from error
 
 
 def _note_tagged(store: ObjectStore, swept: _SweptAll) -> TaggedUnits:

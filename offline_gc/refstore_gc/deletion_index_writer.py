@@ -21,7 +21,7 @@ from refstore.context import Context
 from refstore.core import event_log
 from refstore.core.arrow_arrays import make_array, make_scalar
 from refstore.core.batches import split_batches
-from refstore.deletion_history import deletion_index, journal_format
+from refstore.deletion_history import deletion_index, deletion_journal
 from refstore.deletion_history.causes import SWEEP, rule_of_run
 from refstore.deletion_history.deletion_index import Period, Unreadable
 from refstore.errors import Corrupt, ObjectsRefused, RefstoreError
@@ -122,28 +122,28 @@ def _index_missing(ctx: Context, indexed_runs: frozenset[str]) -> IndexResult:
                 write_file(ctx.objects, deletion_index.sweep_file(run.mark_id, 0, 1), [], [note])
     for gap in deletion_index.read_index(ctx.objects).journal_gaps:
         segments += _index_journal(
-            ctx, Period(gap.from_ms, min(gap.to_ms, ctx.clock.now_ms() - journal_format.INDEXED_AFTER_MS))
+            ctx, Period(gap.from_ms, min(gap.to_ms, ctx.clock.now_ms() - deletion_journal.INDEXED_AFTER_MS))
         )
     return IndexResult(added, lost, segments, len(deletion_index.read_index(ctx.objects).files))
 
 
 def _index_journal(ctx: Context, period: Period) -> int:
     """Index the journal's segments of a time in which nothing can be added any more. Return how many there were."""
-    after, before = journal_format.first_after(period.from_ms), journal_format.first_after(period.to_ms)
-    began = journal_format.began_segments(ctx.objects, after=after, before=before)
+    after, before = deletion_journal.first_after(period.from_ms), deletion_journal.first_after(period.to_ms)
+    began = deletion_journal.began_segments(ctx.objects, after=after, before=before)
     keys = list(islice(began, JOURNAL_SEGMENTS + 1))
     if len(keys) > JOURNAL_SEGMENTS:
-        period = Period(period.from_ms, journal_format.began_ms(keys.pop()))
+        period = Period(period.from_ms, deletion_journal.began_ms(keys.pop()))
     start_ms, waiting, notes = period.from_ms, list[Any](), list[Unreadable]()
 
     def read(key: str) -> tuple[Any, list[Unreadable]]:
         unreadable: list[str] = []
-        rows = _rows_of_journal(journal_format.find_in(ctx.objects, key, unreadable=unreadable.append))
-        return rows, [Unreadable(journal_format.began_ms(key), text) for text in unreadable]
+        rows = _rows_of_journal(deletion_journal.find_in(ctx.objects, key, unreadable=unreadable.append))
+        return rows, [Unreadable(deletion_journal.began_ms(key), text) for text in unreadable]
 
     with Workers(_THREADS) as workers:
         for key, (rows, unreadable) in zip(keys, workers.map_ahead(read, keys), strict=True):
-            at_ms = journal_format.began_ms(key)
+            at_ms = deletion_journal.began_ms(key)
             if sum(map(len, waiting)) >= JOURNAL_FILE_ROWS and at_ms > start_ms:
                 write_file(ctx.objects, deletion_index.journal_file(Period(start_ms, at_ms)), waiting, notes)
                 start_ms, waiting, notes = at_ms, [], []
@@ -185,12 +185,12 @@ def _table(columns: dict[str, Any], rows: int) -> Any:
     return pa.table(filled, schema=deletion_index.schema())
 
 
-def _rows_of_journal(records: Sequence[journal_format.DeletionRecord]) -> Any:
+def _rows_of_journal(records: Sequence[deletion_journal.DeletionRecord]) -> Any:
     """Return the index's rows of a segment of the journal: each record by its address and by its path."""
     rows = [
         (key, "" if key == record.address else record.address, *record[1:])
         for record in records
-        for key in journal_format.keys_of(record)
+        for key in deletion_journal.keys_of(record)
     ]
     schema = deletion_index.schema()
     columns = [make_array([row[number] for row in rows], field.type) for number, field in enumerate(schema)]

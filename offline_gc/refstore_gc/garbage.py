@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from refstore.core.arrow_arrays import make_array, to_numpy
 from refstore_gc.address_codec import AddressKeys, are_among, encode_addresses, sort_distinct
-from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, open_store, write_table
+from refstore_gc.run_layout import ObjectKind, RunLayout, open_store, write_table
 from refstore_gc.run_summary import ObjectCount, UnitRow
-from refstore_gc.untyped_arrow import pa, pc
+from refstore_gc.untyped_arrow import pa
 
 Flags = NDArray[np.bool_]
 """A yes or no for each of some objects."""
@@ -42,15 +42,7 @@ class MarkedCount(NamedTuple):
     amount: ObjectCount
 
 
-class DayCount(NamedTuple):
-    """How much of what was written on a day is marked for a reason."""
-
-    day: str
-    reason: str
-    amount: ObjectCount
-
-
-MarkedRow = UnitRow | MarkedCount | DayCount
+MarkedRow = UnitRow | MarkedCount
 """What is told of garbage: the file of the mark that holds it, and counts."""
 
 
@@ -87,7 +79,6 @@ def write_garbage(
         kinds, are_among(encode_addresses(garbage.column("address"), layout.seed), expired), every_reason
     )
     garbage = garbage.append_column("reason", make_array(reasons, pa.string()))
-    days = to_numpy(pc.utf8_slice_codeunits(garbage.column("address"), len(DATA), len(DATA) + 8))
     for part, at in enumerate(range(0, garbage.num_rows, UNIT_ROWS)):
         unit = garbage.slice(at, UNIT_ROWS)
         key = layout.file_key("mark", number * 1000 + part, attempt)
@@ -98,10 +89,6 @@ def write_garbage(
         for reason in sorted({*reasons[kinds == kind].tolist()}):
             chosen = (kinds == kind) & (reasons == reason)
             yield MarkedCount(kind, reason, count_of(sizes, chosen))
-            if kind == ObjectKind.DATA:
-                for day in np.unique(days[chosen].astype(str)).tolist():
-                    of_day = chosen & (days == day)
-                    yield DayCount(day, reason, count_of(sizes, of_day))
 
 
 def _garbage_reasons(kinds: Any, expired: Any, every_reason: str) -> Any:

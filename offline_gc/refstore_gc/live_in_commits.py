@@ -101,8 +101,6 @@ class CommitSources(NamedTuple):
     filters: list[TreeFilter]
     ranges: Sequence[tuple[str, int, int]] = ()
     """(id, kind, -1), beyond those of the trees."""
-    rows: int = 0
-    """What stands in these."""
 
 
 class _CommitSummary(NamedTuple):
@@ -249,7 +247,7 @@ def commit_flows(layout: RunLayout, cuts: BucketBounds, sources: CommitSources) 
     """Return the flows of the addresses and ranges that commits name."""
     read = partial(read_ranges, layout, cuts, sources.filters)
     each = max(SHARE, -(-len(sources.ranges) // READ_BUCKETS))  # neighbours stay together
-    lone = [Batch.from_value(0, BatchKind.TO_READ, some, len(some)) for some in split_batches(sources.ranges, each)]
+    lone = [Batch.from_value(0, BatchKind.TO_READ, some) for some in split_batches(sources.ranges, each)]
     return [Flow(lone, read), Flow(_open_batches(sources), partial(open_trees, layout, cuts, sources.filters), read)]
 
 
@@ -299,7 +297,7 @@ def open_trees(
     for each in to_read:
         dealt.setdefault(int(each[0][:8], 16) % READ_BUCKETS, []).append(each)
     for bucket, some in dealt.items():
-        yield Batch.from_value(bucket, BatchKind.TO_READ, some, len(some))
+        yield Batch.from_value(bucket, BatchKind.TO_READ, some)
 
 
 class NewRangeFinder:

@@ -1,6 +1,9 @@
-"""Decide by the rules which commits are marked, and what each keeps, before anything of the store is read.
+"""Decide by the rules which commits are marked, and what each keeps, before anything of the store is read. This reads
+the KV only, and needs no Spark.
 
-This reads the KV only, and needs no Spark.
+Before anything is marked, the rules that act on branches are applied (`apply_branch_rules`): on old staged objects, and
+on the latest view. Both act as a user would, by a reset and a commit, so the marking does not know of them. A dry run
+takes the same path and writes nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ from refstore.core.units import DAY_MS, DAY_SECONDS
 from refstore.errors import StoreMisconfigured
 from refstore.gc_marks import LiveCommit, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
-from refstore.operations import rules_document
-from refstore.operations.rules_in_force import rules_to_expire_by
+from refstore.operations import expire_head, expire_staged_entries, rules_document
+from refstore.operations.expire_head import RangeAges
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.commit_arrays import NONE
-from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, make_plan
+from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, latest_view_rules, make_plan
 from refstore.retention.rules import BranchPeriods, Rules
 from refstore_gc.list_objects import HOUR_MS, address_bound
 from refstore_gc.live_in_commits import FilterPart, TreeFilter
+from refstore_gc.run_summary import BranchRuleResult, ObjectCount
 
 CLOCK_GRAIN_SECONDS: Final = 2.0
 """A store tells its clock in whole seconds, and asking takes a moment."""
@@ -160,3 +164,29 @@ def minimum_age_seconds(ctx: Context, requested_seconds: float | None) -> float:
     """
     default_seconds = 0.0 if is_for_trying(ctx.waits) else MIN_AGE_SECONDS
     return max(default_seconds if requested_seconds is None else requested_seconds, barrier_seconds(ctx.waits))
+
+
+def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
+    """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
+    effective = rules or rules_document.rules_to_expire_by(ctx)
+    staged = latest_view = ObjectCount()
+    commits = 0
+    left: list[str] = []
+    if expire_staged_entries.has_uncommitted_rule(effective):
+        for branch in expire_head.open_branches(ctx):
+            reset = expire_staged_entries.expire_staged_entries(ctx, effective, branch, dry_run=dry_run)
+            staged += ObjectCount(reset.objects, reset.size_bytes)
+            if reset.is_incomplete:
+                left.append(
+                    f"staged objects of branch {branch!r}: it has an unfinished commit, or was changed meanwhile"
+                )
+    if effective.allow_deletion_from_latest_view:
+        known, protected = RangeAges(), expire_head.protected_commits(ctx, effective)
+        for branch in expire_head.open_branches(ctx):
+            for rule in latest_view_rules(effective, branch, ctx.clock.now_ms()):
+                removed = expire_head.expire_head(ctx, branch, rule, protected, known, dry_run=dry_run)
+                latest_view += ObjectCount(removed.objects, removed.size_bytes)
+                commits += removed.commits
+                if removed.remaining_reason:
+                    left.append(f"paths {rule.prefix}* of branch {branch!r}: {removed.remaining_reason}")
+    return BranchRuleResult(staged=staged, latest_view=latest_view, commits=commits, incomplete_branches=left)

@@ -26,10 +26,9 @@ from refstore.core.ids import CommitId
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_codec import AddressKeys, encode_addresses
-from refstore_gc.checked_files import read_keys, write_keys
 from refstore_gc.engines.base import READ_BUCKETS, Engine
 from refstore_gc.live_in_commits import open_tree_store
-from refstore_gc.run_layout import RunLayout, open_store, read_table, request_threads
+from refstore_gc.run_layout import RunLayout, open_store, read_keys, read_table, request_threads, write_keys
 
 ROWS_HERE: Final = 20_000_000
 """How many addresses the run's own process reads: 160 MB of keys. If there are more, tasks of the engine read them, and
@@ -54,20 +53,6 @@ class NothingToDeleteCommits(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str] = []
 
 
-class NothingToDeleteQuery(NamedTuple):
-    """Which commits may have nothing to delete, and what they are compared with."""
-
-    layout: RunLayout
-    commits: Mapping[CommitId, str]
-    """What this run marked and may unmark: the metarange of each."""
-    kept_metaranges: Collection[str]
-    """Metaranges of trees of which everything is kept."""
-    marked_files: Sequence[str]
-    """Files of what this run marks."""
-    previous: NothingToDeleteCommits | None = None
-    """What the run found that an incremental run goes on from."""
-
-
 class _CommitRanges(NamedTuple):
     by_commit: dict[CommitId, list[str]]
     """The ranges of each commit that no kept tree has."""
@@ -76,19 +61,28 @@ class _CommitRanges(NamedTuple):
     """Those that a kept tree has, too."""
 
 
-def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> NothingToDeleteCommits:
-    """Return the commits with nothing to delete, and what the next run can use. Raises Corrupt: something cannot be
+def find_nothing_to_delete(
+    layout: RunLayout,
+    engine: Engine,
+    commits: Mapping[CommitId, str],
+    kept_metaranges: Collection[str],
+    marked_files: Sequence[str],
+    previous: NothingToDeleteCommits | None = None,
+) -> NothingToDeleteCommits:
+    """Return which commits have nothing to delete, and what the next run can use. Raises Corrupt: something cannot be
     read.
+
+    `commits`: what this run marked and may unmark, with the metarange of each. `kept_metaranges`: of trees of which
+    everything is kept. `marked_files`: of what this run marks. `previous`: what the run found that an incremental run
+    goes on from.
     """
-    layout, before = question.layout, question.previous or NothingToDeleteCommits()
-    if not question.commits:
+    before = previous or NothingToDeleteCommits()
+    if not commits:
         return NothingToDeleteCommits()
     store = open_store(layout.files, layout)
-    kept = {
-        row.id for metarange in question.kept_metaranges for row in open_tree_store(layout).metarange(metarange).rows
-    }
-    garbage_keys = _keys(store, layout, question.marked_files)
-    again = {commit for commit in question.commits if before.is_tracked and commit in before.commits}
+    kept = {row.id for metarange in kept_metaranges for row in open_tree_store(layout).metarange(metarange).rows}
+    garbage_keys = _keys(store, layout, marked_files)
+    again = {commit for commit in commits if before.is_tracked and commit in before.commits}
     known = before
     if again and len(garbage_keys):
         unkept = sorted(before.ranges - before.read_ranges - kept)
@@ -102,7 +96,7 @@ def find_nothing_to_delete(question: NothingToDeleteQuery, engine: Engine) -> No
             )
     if not again:
         known = NothingToDeleteCommits()
-    new = {commit: metarange for commit, metarange in question.commits.items() if commit not in again}
+    new = {commit: metarange for commit, metarange in commits.items() if commit not in again}
     ranges = _ranges_of_commits(layout, new, kept | known.read_ranges)
     found, read = _find_commits(layout, engine, ranges, garbage_keys)
     if read is None:

@@ -19,7 +19,7 @@ from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, Path, Token
 from refstore.deletion_history.causes import UNNAMED_IDENTITY
-from refstore.deletion_history.journal_writer import JournalWriter
+from refstore.deletion_history.deletion_journal import JournalWriter
 from refstore.operations.delete_contents import delete_contents, delete_recorded
 from refstore.records.pending_deletes import PendingDelete
 from refstore_gc.bucket_join import BucketRow, DeadIdentities

@@ -14,12 +14,25 @@ from refstore.errors import InvalidSettings
 from refstore.monitoring.run_control import RunControl
 from refstore.retention.rules import Rules
 from refstore_gc.engines.base import Engine
-from refstore_gc.mark_breaker import BreakerLimits
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.run_progress import ReportProgress, RunSteps
 from refstore_gc.run_summary import SweepMode
 
 GRACE_DAYS_MAX: Final = 3650
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerLimits:
+    """What a mark may take: one that takes more is written, and not swept until an operator confirms it."""
+
+    share_max: float = 0.5
+    """Of the repository's objects, or of their bytes. 1: no mark needs confirmation."""
+    floor_objects: int = 10_000
+    """A mark of fewer objects needs no confirmation: half of a small repository is nothing unusual."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share_max <= 1 or self.floor_objects < 0:
+            raise InvalidSettings(f"{self} makes no sense; the share is between 0 and 1, the floor not negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

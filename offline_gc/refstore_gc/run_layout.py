@@ -14,14 +14,16 @@ and reports them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
 from io import BytesIO
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 
 from refstore.context import Context
 from refstore.core.ids import Address, is_own
@@ -31,7 +33,10 @@ from refstore.objects import open_objects
 from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore.versioning.commits import object_names
+from refstore_gc.address_codec import AddressKeys
 from refstore_gc.untyped_arrow import pa, pq
+
+T = TypeVar("T")
 
 ROOT: Final = "_refstore/gc/"
 TAG: Final = "refstore-expire-now"
@@ -130,13 +135,11 @@ def request_threads(layout: RunLayout) -> int:
 # ---- files
 
 
-def write_table(store: ObjectStore, key: str, table: Any) -> int:
-    """Write a Parquet file; return its size in bytes."""
+def write_table(store: ObjectStore, key: str, table: Any) -> None:
+    """Write a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="lz4", use_dictionary=["reason", "outcome", "why"], write_statistics=False)
-    body: bytes = sink.getvalue().to_pybytes()
-    store.put(key, body)
-    return len(body)
+    store.put(key, sink.getvalue().to_pybytes())
 
 
 def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> Any:
@@ -166,9 +169,60 @@ def write_json(store: ObjectStore, key: str, value: object) -> None:
     store.put(key, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
-def read_json(store: ObjectStore, key: str) -> Any:
-    """Raises ObjectNotFound, Corrupt."""
+def read_json(store: ObjectStore, key: str, kind: type[T], advice: str) -> T:
+    """Raises ObjectNotFound, Corrupt. `advice`: what to do if it is not what was written."""
     try:
-        return msgspec.json.decode(store.read(key))
+        return msgspec.json.decode(store.read(key), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{key} in {store.url} is not the JSON that was written ({error}); mark again") from error
+        raise Corrupt(f"{key} in {store.url} is not the JSON that was written ({error}); {advice}") from error
+
+
+# ---- files that begin with their own hash. One that is damaged or missing raises Corrupt: one key too few would be a
+# lost object.
+
+_HASH_BYTES: Final = 16
+
+
+def write_value(store: ObjectStore, key: str, value: object) -> None:
+    body = msgspec.msgpack.encode(value)
+    store.put(key, _hash(body) + body)
+
+
+def read_value(store: ObjectStore, key: str, kind: type[T]) -> T:
+    """Raises ObjectNotFound, Corrupt."""
+    body = memoryview(store.read(key))
+    if _hash(body[_HASH_BYTES:]) != bytes(body[:_HASH_BYTES]):
+        raise _corrupt_file(store, key, "its hash is another one")
+    try:
+        return msgspec.msgpack.decode(body[_HASH_BYTES:], type=kind)
+    except msgspec.DecodeError as error:
+        raise _corrupt_file(store, key, str(error)) from error
+
+
+def read_required(store: ObjectStore, key: str, kind: type[T]) -> T:
+    """Raises Corrupt, also where the file is missing."""
+    try:
+        return read_value(store, key, kind)
+    except ObjectNotFound as error:
+        raise _corrupt_file(store, key, "it is not there") from error
+
+
+def write_keys(store: ObjectStore, key: str, keys: AddressKeys) -> None:
+    write_value(store, key, keys.tobytes())
+
+
+def read_keys(store: ObjectStore, key: str) -> AddressKeys:
+    """Raises Corrupt."""
+    return decode_keys(read_required(store, key, bytes))
+
+
+def decode_keys(body: bytes) -> AddressKeys:
+    return np.frombuffer(body, np.uint64) if body else np.empty(0, np.uint64)
+
+
+def _hash(body: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(body, digest_size=_HASH_BYTES).digest()
+
+
+def _corrupt_file(store: ObjectStore, key: str, why: str) -> Corrupt:
+    return Corrupt(f"{key} in {store.url} is not what an earlier run wrote ({why}); mark again with --full")

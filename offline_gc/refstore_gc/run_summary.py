@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,13 +16,14 @@ from refstore.core.units import sum_sizes
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
 from refstore.gc_marks import OfflineRun, RunState
 from refstore.objects.base import ObjectStore
-from refstore_gc.run_layout import ROOT, ObjectKind, read_json, write_json
+from refstore_gc.run_layout import ROOT, read_json, write_json
 
 SweepMode = Literal["delete", "tag"]
 """Whether a sweep deletes, or tags for the bucket to delete."""
 
 SUMMARY: Final = "summary.json"
 MANIFEST: Final = "mark.json"
+_ADVICE: Final = "unmark the mark, then mark again"
 
 FAILURES_SHOWN: Final = 20
 """Of how many objects that the store did not delete a summary has the reasons."""
@@ -230,7 +231,6 @@ class GcSummary(msgspec.Struct, frozen=True, kw_only=True):
     previously_listed: ObjectCount = ObjectCount()
     """What the last full listing had, where this run goes on from one."""
     listed: ObjectCount
-    listed_by_kind: ObjectCounts
     young: ObjectCount
     """Not looked at: younger than the minimum age."""
     foreign: ObjectCount
@@ -240,13 +240,6 @@ class GcSummary(msgspec.Struct, frozen=True, kw_only=True):
     """In an earlier mark already."""
     marked: ObjectCount
     by_reason: ObjectCounts
-    by_kind: ObjectCounts
-    by_day: dict[str, ObjectCounts]
-    """day of making -> reason -> count; of blobs."""
-    named_by_branch: ObjectCounts
-    """What each branch's head names: from the trees' own totals, so what two branches share counts for both."""
-    named_in_kv: int
-    """Addresses that references, staging areas and pins named."""
     sources: dict[str, int]
     """What was read of commits: trees, and listings of added addresses."""
     question: str = ""
@@ -276,10 +269,6 @@ def sum_counts(rows: Iterable[tuple[str, ObjectCount]]) -> ObjectCounts:
     return found
 
 
-def kind_name(kind: int) -> str:
-    return ObjectKind(kind).name.lower()
-
-
 def write_summary(store: ObjectStore, summary: GcSummary) -> None:
     write_json(store, f"{ROOT}{summary.mark_id}/{SUMMARY}", summary)
 
@@ -287,7 +276,7 @@ def write_summary(store: ObjectStore, summary: GcSummary) -> None:
 def read_summary(store: ObjectStore, mark_id: str) -> GcSummary:
     """Raises NotFound, Corrupt."""
     try:
-        return _decode(read_json(store, f"{ROOT}{mark_id}/{SUMMARY}"), GcSummary, mark_id)
+        return read_json(store, f"{ROOT}{mark_id}/{SUMMARY}", GcSummary, _ADVICE)
     except ObjectNotFound as error:
         raise NotFound(f"mark {mark_id} has no summary; it was not finished: run the marking again") from error
 
@@ -309,7 +298,7 @@ def write_manifest(store: ObjectStore, manifest: SweepManifest) -> None:
 def read_manifest(store: ObjectStore, mark_id: str) -> SweepManifest:
     """Raises Corrupt: a mark that stands must have it."""
     try:
-        return _decode(read_json(store, f"{ROOT}{mark_id}/{MANIFEST}"), SweepManifest, mark_id)
+        return read_json(store, f"{ROOT}{mark_id}/{MANIFEST}", SweepManifest, _ADVICE)
     except ObjectNotFound as error:
         raise Corrupt(f"mark {mark_id} has lost its files in {store.url}; unmark it, then mark again") from error
 
@@ -320,12 +309,3 @@ def read_units(store: ObjectStore, mark_id: str) -> list[UnitRow]:
     if {unit.key for unit in units} - {info.key for info in store.list(f"{ROOT}{mark_id}/mark/")}:
         raise Corrupt(f"mark {mark_id} has lost a part of its files in {store.url}; unmark it, then mark again")
     return units
-
-
-def _decode(value: Any, kind: type[Any], mark_id: str) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise Corrupt(
-            f"the files of mark {mark_id} are not as they were written ({error}); unmark it, then mark again"
-        ) from error

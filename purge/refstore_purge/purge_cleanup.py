@@ -26,7 +26,7 @@ from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.core.units import DAY_MS
 from refstore.deletion_history import causes
-from refstore.deletion_history.journal_writer import JournalWriter
+from refstore.deletion_history.deletion_journal import JournalWriter
 from refstore.errors import BranchNotFound, NotFound
 from refstore.operations import branch, onboard
 from refstore.operations.delete_contents import delete_recorded

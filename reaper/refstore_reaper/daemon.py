@@ -23,7 +23,7 @@ from refstore.core import event_log, ids, python_gc
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.redaction import redact_text
 from refstore.core.units import DAY_SECONDS
-from refstore.deletion_history.journal_writer import JournalWriter
+from refstore.deletion_history.deletion_journal import JournalWriter
 from refstore.disk_reserves import DiskReserves
 from refstore.errors import (
     CorruptRecord,
@@ -45,7 +45,7 @@ from refstore.records.encoding import decode, encode
 from refstore.records.reaper_records import Heartbeat
 from refstore.records.repository_records import RepositoryRecord
 from refstore_reaper import backlog, breaker, reaper_pass
-from refstore_reaper.blob_deletion import AsyncDeleter
+from refstore_reaper.deletion import AsyncDeleter
 from refstore_reaper.pass_summary import PassSummary, Tally
 from refstore_reaper.reaper_metrics import ReaperMetrics
 from refstore_reaper.survey import FiguresWriter

@@ -4,20 +4,26 @@
 what is due and not on the size of the repository. The reference record decides, never the hint. Any reaper may finish
 an address that another one marked `deleting`. From when an address may be deleted says
 `refstore.versioning.address_state`.
+
+Batches overlap (`Pipeline`): the store deletes the blobs of one, in a thread (`AsyncDeleter`), while the reaper
+prepares the next one in the KV. A batch is a generator that reads from top to bottom and pauses while it waits for the
+store. Within a batch each step follows the one before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import Address
-from refstore.errors import CorruptRecord
+from refstore.errors import CorruptRecord, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Absent, Key, set_ifs
 from refstore.kv_recovery.fence import DeletionFence
-from refstore.objects.base import DeleteResult
+from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.operations.delete_contents import Journal, delete_contents
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -32,6 +38,7 @@ from refstore.records.reference_records import (
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import (
     NOT_LINKED,
+    UPLOAD_CAUSES,
     UPLOAD_EXPIRED,
     DeletionDelays,
     begin_deletion,
@@ -39,8 +46,6 @@ from refstore.versioning.address_state import (
     may_delete_at_ms,
 )
 from refstore.versioning.due_hints import DueHint
-from refstore_reaper.batch_pipeline import BatchSteps
-from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.pass_summary import Tally
 from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
@@ -282,3 +287,77 @@ def _reschedule(ctx: Context, early: Mapping[Address, int], due: Sequence[DueAdd
     hinted = {address for address, hint in due if hint.due_ms == early.get(address)}
     due_hints.write(ctx.kv, ctx.repo, [(at_ms, address) for address, at_ms in early.items() if address not in hinted])
     return [each for each in due if each.address in early and each.hint.due_ms != early[each.address]]
+
+
+def delete_blobs(objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> DeleteResult:
+    """Write the batch to the journal, then delete its blobs. Raises ObjectsUnavailable: then nothing is confirmed.
+
+    At the address of a multipart upload the store is asked for uploads that are pending there: who began it may have
+    died before it recorded what the store knows (rule 23).
+    """
+    journal.record_start(batch)
+    pending = _abort_uploads(objects, batch)
+    deleted = objects.delete_many([item.address for item in batch if item.address not in pending])
+    return deleted._replace(failed_keys=(*deleted.failed_keys, *pending.items())) if pending else deleted
+
+
+def _abort_uploads(objects: ObjectStore, batch: Sequence[PendingDelete]) -> dict[str, str]:
+    """Abort what is pending at the addresses of multipart uploads. Return those of which an upload is left, and why."""
+    left: dict[str, str] = {}
+    for item in batch:
+        if item.cause in UPLOAD_CAUSES:
+            try:
+                objects.abort_uploads(item.address)
+            except ObjectsUnavailable as error:  # or the store refuses it, for lack of a right perhaps
+                left[item.address] = str(error)
+    return left
+
+
+class AsyncDeleter:
+    """Deletes blobs batch by batch in a thread of its own. Close it."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="refstore-delete")
+
+    def submit(self, objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Future[DeleteResult]:
+        """Begin `delete_blobs`."""
+        return self._thread.submit(delete_blobs, objects, batch, journal)
+
+    def close(self) -> None:
+        """Close after the batches that were submitted."""
+        self._thread.shutdown()
+
+
+BatchSteps = Generator[None, None, None]
+"""One batch: it yields where it waits for the store, so that the next batch may begin."""
+
+
+class Pipeline:
+    """Keeps at most one batch paused. Leaving the `with` block finishes it, also after an error."""
+
+    def __init__(self) -> None:
+        self._paused: deque[BatchSteps] = deque()
+
+    def start(self, batch: BatchSteps) -> None:
+        """Run the batch up to its pause, then finish those before it."""
+        for _ in batch:
+            self._paused.append(batch)
+            break
+        self._finish(most_paused=1)
+
+    def _finish(self, *, most_paused: int) -> None:
+        """Finish batches, oldest first. The first error is raised after all others were finished."""
+        errors: list[Exception] = []
+        while len(self._paused) > most_paused:
+            try:
+                next(self._paused.popleft(), None)
+            except Exception as error:  # noqa: BLE001  # raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finish(most_paused=0)

@@ -42,14 +42,12 @@ from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
-from refstore_reaper import backlog, reference_release, repository_removal, scrub, unnamed_references
-from refstore_reaper.batch_pipeline import Pipeline
-from refstore_reaper.blob_deletion import AsyncDeleter
+from refstore_reaper import backlog, reference_release, repository_removal, scrub
 from refstore_reaper.breaker import Breaker, Reason
-from refstore_reaper.deletion import BatchDeleter, DueAddress, count_deletable, due_addresses
+from refstore_reaper.deletion import AsyncDeleter, BatchDeleter, DueAddress, Pipeline, count_deletable, due_addresses
 from refstore_reaper.leases import Leases
 from refstore_reaper.pass_summary import PassSummary, Tally
-from refstore_reaper.scrub_schedule import TEMPORARY, TOKENS, UPLOADS, ScrubSchedule
+from refstore_reaper.scrub import TEMPORARY, TOKENS, UPLOADS, ScrubSchedule
 from refstore_reaper.throttle import Throttle
 
 BATCH_KEYS: Final = 4000
@@ -381,7 +379,7 @@ class ReaperPass:
             done = scrub.scrub_references(self._ctx, int(what, 16), on_corrupt=on_error, go_on=self._is_not_stopped)
             if done.finished:
                 self._tally.count(scrubbed=done.references, hints=done.hints)
-                done = unnamed_references.release_unnamed(
+                done = scrub.release_unnamed(
                     self._ctx,
                     int(what, 16),
                     check_servers=self._tools.fence.check_servers,

@@ -1,20 +1,23 @@
 """Remove the remains of crashed operations (rule 9), by a full pass over one shard at a time.
 
 - A reference whose token is dead (neither live nor retired, and without a marker) is dropped.
+- A reference of a current token whose entry does not name the address is released (`release_unnamed`).
 - An empty list, an issued address or a `deleting` key without a due hint gets one.
 - A staging area whose token is long dead is removed, and the token forgotten.
 - What is left of a multipart upload that is long over is removed, and the upload forgotten (rule 23).
 
-`unnamed_references.py` removes what crashed operations left under tokens that are current.
-
 The scrubber ignores what was made within the time of the longest operation. The order of reading matters: the
 **branch first, then the committed markers, then the deleted ones**, in which a token's fate is recorded. In any other
 order a token can be missed, and its references dropped while a commit takes them.
+
+Each unit, `scrub/` with a shard of the references or with one of the other things that are scrubbed, is scrubbed once
+per interval (`ScrubSchedule`). A stamp in the KV says when a reaper scrubbed it last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from random import Random
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,13 +25,15 @@ import msgspec
 from refstore.context import Context
 from refstore.core.ids import Address, BranchName, Token, branch_of, staging_token
 from refstore.errors import CorruptRecord, ObjectsUnavailable
-from refstore.kv.base import ABSENT, SetIf
+from refstore.kv.base import ABSENT, Key, SetIf
 from refstore.operations import multipart
 from refstore.records import keys
 from refstore.records.branch_records import Branch, TokenRecord
 from refstore.records.encoding import decode, encode
 from refstore.records.multipart_records import MultipartUpload
+from refstore.records.reaper_records import StampRecord
 from refstore.records.reference_records import Issued, Listed, Reference, ReferenceRecord, decode_reference
+from refstore.records.staging_records import Entry, decode_staged
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import (
     Unnamed,
@@ -262,3 +267,151 @@ def _due_times(ctx: Context, states: Iterable[tuple[Address, ReferenceRecord]]) 
     """Return when the objects may be deleted that nothing names."""
     delays = ctx.deletion_delays
     return [(may_delete_at_ms(state, delays), address) for address, state in states if isinstance(state, Unnamed)]
+
+
+ATTEMPTS: Final = 8
+"""How often references are released from a list that others change meanwhile; the next scrub tries again."""
+
+
+def release_unnamed(
+    ctx: Context,
+    shard: int,
+    *,
+    check_servers: Callable[[], None],
+    on_corrupt: OnCorrupt = raise_error,
+    go_on: Callable[[], bool] = lambda: True,
+) -> ScrubResult:
+    """Release the references of current tokens, in one shard, whose entry does not name their address (rule 9).
+
+    A writer died between its reference and its entry; or whoever replaced an entry died before it released the
+    reference of the old one. The token is current, perhaps for years, so nothing else would find what was left. In this
+    order:
+
+    1. The lists are read. A reference counts that is older than the longest operation: no entry of it is on its way.
+    2. The entries at the references' paths are read. One that does not name the address leaves its reference unnamed.
+    3. The branches are read. No commit can have read what stood under a token that is still current now. References of
+       sealed tokens go with their token.
+    4. The servers are compared with those at the beginning of the pass: an entry that was lost meanwhile looks as if it
+       had never been written, and the release would explain the loss (rule 21).
+    5. The references are released by `set_if` on the list as it was read, into the grace window, and never straight to
+       deletion.
+
+    What cannot be read is left: a reference record, and what an entry may name. A branch that cannot be read raises
+    CorruptRecord. `check_servers` raises where the repository's KV is not served as it was when the pass began.
+    """
+    partition = keys.references(ctx.repo, shard)
+    released = 0
+    after = ""
+    while page := ctx.kv.scan(partition, after=after, limit=PAGE):
+        if not go_on():
+            return ScrubResult(released, 0, 0, finished=False)
+        after = page[-1][0]
+        before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
+        addresses = [
+            ReadAddress(Address(name), value, record)
+            for name, value, record in readable(page, decode_reference, on_corrupt)
+        ]
+        for _ in range(ATTEMPTS):
+            old = {item.address: references for item in addresses if (references := old_references(item, before))}
+            unnamed = _find_unnamed(ctx, old, on_corrupt)
+            if not unnamed:
+                break
+            check_servers()
+            dropped = drop_references(ctx, addresses, unnamed)
+            released += sum(dropped.values())
+            addresses = _read_again(ctx, sorted(unnamed.keys() - dropped.keys()))
+    return ScrubResult(released, 0, 0)
+
+
+def _find_unnamed(
+    ctx: Context, old: Mapping[Address, set[Reference]], on_corrupt: OnCorrupt
+) -> dict[Address, set[Reference]]:
+    pairs = [(address, ref) for address, references in old.items() for ref in references]
+    values = ctx.kv.get_many([keys.entry(ctx.repo, ref.token, ref.path) for _, ref in pairs]) if pairs else []
+    left = [
+        (address, ref)
+        for (address, ref), value in zip(pairs, values, strict=True)
+        if value is ABSENT or not _may_name(value, address, ref, on_corrupt)
+    ]
+    current = _current_tokens(ctx, {branch_of(ref.token) for _, ref in left})  # behind the entries
+    unnamed: dict[Address, set[Reference]] = {}
+    for address, ref in left:
+        if ref.token in current:
+            unnamed.setdefault(address, set()).add(ref)
+    return unnamed
+
+
+def _may_name(value: bytes, address: Address, reference: Reference, on_corrupt: OnCorrupt) -> bool:
+    try:
+        entry = decode_staged(value)
+    except CorruptRecord as error:
+        on_corrupt(f"{reference.token}/{reference.path}", error)
+        return True
+    return isinstance(entry, Entry) and entry.address == address
+
+
+def _current_tokens(ctx: Context, branches: Iterable[BranchName]) -> set[Token]:
+    names = sorted(branches)
+    values = ctx.kv.get_many([ctx.branches.key(name) for name in names]) if names else []
+    records = [ctx.branches.decode(value) for value in values]
+    return {record.token for record in records if isinstance(record, Branch)}
+
+
+def _read_again(ctx: Context, addresses: Sequence[Address]) -> list[ReadAddress]:
+    values = ctx.kv.get_many(keys.reference_keys(ctx.repo, addresses)) if addresses else []
+    return [
+        ReadAddress(address, value, decode_reference(value))
+        for address, value in zip(addresses, values, strict=True)
+        if value is not ABSENT
+    ]
+
+
+TOKENS: Final = "tokens"
+UPLOADS: Final = "uploads"
+TEMPORARY: Final = "temporary"
+"""What is scrubbed besides the shards of the references."""
+
+
+class ScrubSchedule:
+    def __init__(self, ctx: Context, every_seconds: float, requested_ms: int | None, random: Random) -> None:
+        """`requested_ms`: everything that was not scrubbed since then is due, whatever the interval says."""
+        self._ctx = ctx
+        self._every_ms = int(every_seconds * 1000)
+        self._requested_ms = requested_ms
+        self._random = random
+
+    def find_due_units(self) -> list[str]:
+        """Return the units whose interval is over, in any order. New units are spread over the interval, so that a
+        repository is not scrubbed all at once.
+        """
+        units = [
+            f"scrub/{what}" for what in (*(f"{shard:02x}" for shard in range(keys.SHARDS)), TOKENS, UPLOADS, TEMPORARY)
+        ]
+        now = self._ctx.clock.now_ms()
+        stamps = dict(self._ctx.kv.scan(keys.reaper_states(self._ctx.repo), prefix="scrubbed/", limit=len(units) * 2))
+        due: list[str] = []
+        new: list[tuple[Key, bytes]] = []
+        for number, unit in enumerate(units, start=1):
+            raw = stamps.get(self._stamp_of(unit).name)
+            if raw is None and self._requested_ms is None:
+                spread_ms = now - self._every_ms + self._every_ms * number // len(units)
+                new.append((self._stamp_of(unit), encode(StampRecord(spread_ms))))
+            elif raw is None or not self._is_fresh(raw, now):
+                due.append(unit)
+        if new:
+            self._ctx.kv.set_many(new)
+        self._random.shuffle(due)
+        return due
+
+    def record_scrubbed(self, unit: str) -> None:
+        self._ctx.kv.set(self._stamp_of(unit), encode(StampRecord(self._ctx.clock.now_ms())))
+
+    def _is_fresh(self, raw: bytes, now: int) -> bool:
+        try:
+            at_ms = decode(raw, StampRecord).at_ms
+        except CorruptRecord:
+            return False
+        return at_ms <= now < at_ms + self._every_ms and (self._requested_ms is None or self._requested_ms < at_ms)
+
+    def _stamp_of(self, unit: str) -> Key:
+        return keys.reaper_state(self._ctx.repo, f"scrubbed/{unit.removeprefix('scrub/')}")

@@ -1,27 +1,74 @@
-"""Define an entry of the audit log, its bytes, and its key in the store. An entry contains no secret, no hash of one,
-and no token.
+"""Define an entry of the audit log, its bytes, and its key in the store; and who acts, which a request or a command
+names once. An entry contains no secret, no hash of one, and no token.
 
 An entry is JSON. Its `previous` is the SHA-256 of the bytes of the entry before it in the chain; '' in the first one.
 """
 
 from __future__ import annotations
 
+import getpass
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from refstore.audit.actors import Actor
 from refstore.errors import CorruptObject
+
+
+class Actor(msgspec.Struct, frozen=True):
+    kind: str
+    """`http`, `cli`, `sdk`, `reaper` or `gc`."""
+    id: str
+    """An access key's id, a user of the operating system, or a reaper's id."""
+    address: str
+    """The client's address, or the host's name."""
+    command: str = ""
+    """The route or the command, without its arguments: they may hold secrets."""
+
+
+_current: ContextVar[Actor | None] = ContextVar("refstore_audit_actor", default=None)
+
+
+@contextmanager
+def act_as(actor: Actor) -> Generator[None, None, None]:
+    """Name the actor of everything that the block does, including threads that copy its context."""
+    token = _current.set(actor)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def set_actor(actor: Actor) -> None:
+    """Name the actor for the rest of this context; each request has its own."""
+    _current.set(actor)
+
+
+def local_actor(kind: str, command: str = "") -> Actor:
+    """Return the user of this process on this host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container without users
+        user = ""
+    return Actor(kind, user, os.uname().nodename, command)
+
+
+def current_actor() -> Actor:
+    """Return the actor that was named; without one, an application that embeds the SDK acts."""
+    return _current.get() or local_actor("sdk")
+
 
 VERSION: Final = 1
 PREFIX: Final = "_refstore/audit/"
 """A prefix in the lake's own object store, which no repository may use as its namespace (`namespaces.check_new`)."""
 ACCEPT_ACTION: Final = "audit.accept"
-"""The action of an entry by which an operator accepted others (`audit_acceptance.py`)."""
+"""The action of an entry by which an operator accepted others (`audit_verification.py`)."""
 VALUE_BYTES_MAX: Final = 256 * 1024
 """The size limit of `before` and `after`. The entry replaces a larger value by its size, hash and beginning."""
 ENTRY_BYTES_MAX: Final = 4 * VALUE_BYTES_MAX
@@ -93,10 +140,6 @@ def encode_entry(entry: AuditEntry) -> bytes:
 def decode_entry(body: bytes) -> AuditEntry:
     """Raises CorruptObject."""
     return _decode(body, AuditEntry)
-
-
-def encode_act(act: Act) -> bytes:
-    return msgspec.json.encode(act)
 
 
 def decode_act(body: bytes) -> Act:

@@ -9,10 +9,15 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from refstore.audit.audit_acceptance import UnknownEntries, accept_entries, find_unknown_entries
 from refstore.audit.audit_entries import Act, AuditEntry, format_timestamp
 from refstore.audit.audit_reader import NumberedAuditEntry, entries_since
-from refstore.audit.audit_verification import AuditFinding, AuditVerification
+from refstore.audit.audit_verification import (
+    AuditFinding,
+    AuditVerification,
+    UnknownEntries,
+    accept_entries,
+    find_unknown_entries,
+)
 from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import DryRun, Yes

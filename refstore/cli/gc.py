@@ -111,7 +111,7 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         conf: Conf = None,
     ) -> None:
         from refstore_gc.gc_run import GcOptions
-        from refstore_gc.mark_breaker import BreakerLimits
+        from refstore_gc.run_context import BreakerLimits
 
         options = GcOptions(
             grace_days=grace_days,

@@ -67,7 +67,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report
     """Run the job in each of these repositories. An error in one does not stop the others."""
     from refstore_gc import gc_run
     from refstore_gc.bucket_lifecycle import find_overdue
-    from refstore_gc.simulate import simulate_mark
+    from refstore_gc.mark import simulate_mark
     from refstore_purge import nightly_job
 
     done: list[GcSummary] = []

@@ -19,9 +19,9 @@ from refstore.records.repository_records import ClearedRepository
 
 if TYPE_CHECKING:
     from refstore.context import Context
+    from refstore.deletion_history.deletion_journal import DeletionRecord
     from refstore.deletion_history.deletion_search import MarkedFor
     from refstore.deletion_history.explain import PathVersion, PathWhy, Why
-    from refstore.deletion_history.journal_format import DeletionRecord
     from refstore.deletion_history.naming_commits import Naming, NamingCommit, Version
     from refstore.lake import Lake
     from refstore.operations.address_info import AddressReference
@@ -137,7 +137,7 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     """Return the row for an object of a cleared repository. The records of its objects were deleted with it, so nothing
     else is known.
     """
-    from refstore.deletion_history.journal_format import DeletionRecord
+    from refstore.deletion_history.deletion_journal import DeletionRecord
 
     rule = (
         f"{repo} was deleted on {format_when(record.closed_ms)}, and its grace was over: {record.objects} objects of "

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from refstore.core.arrow_arrays import make_array
-from refstore.deletion_history.journal_format import DeletionRecord
+from refstore.deletion_history.deletion_journal import DeletionRecord
 from refstore.errors import CorruptObject, ObjectNotFound
 from refstore.objects.base import ObjectInfo, ObjectStore
 from refstore.objects.stored_file import open_object

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import Address, BranchName, Path
-from refstore.deletion_history import deletion_index, journal_format
+from refstore.deletion_history import deletion_index, deletion_journal
 from refstore.deletion_history.causes import SWEEP, rule_of_run
-from refstore.deletion_history.journal_format import DeletionRecord, path_key
+from refstore.deletion_history.deletion_journal import DeletionRecord, path_key
 from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState, sweep_records
 from refstore.gc_marks.sweep_records import RunFilesMissing
 from refstore.operations.address_info import UNREFERENCED_STATES, AddressInfo
@@ -98,11 +98,11 @@ class DeletionSearch:
         """
         for gap in self._index.journal_gaps:
             if gap.to_ms > made_ms:
-                yield from journal_format.find(
+                yield from deletion_journal.find(
                     self._ctx.objects,
                     key,
-                    after=journal_format.first_after(max(gap.from_ms, made_ms)),
-                    before=journal_format.first_after(gap.to_ms),
+                    after=deletion_journal.first_after(max(gap.from_ms, made_ms)),
+                    before=deletion_journal.first_after(gap.to_ms),
                     segments_max=segments_max,
                     unreadable=lambda text: incomplete.update({text: None}),
                 )

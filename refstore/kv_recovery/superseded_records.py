@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from refstore.agreed_durations import change_durations, read_record
-from refstore.audit.record_history import RecordHistory, Subject, as_logged, read_histories
+from refstore.audit.audit_reader import RecordHistory, Subject, as_logged, read_histories
 from refstore.context import Context
 from refstore.errors import Contention, NotFound
 from refstore.kv.base import ABSENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from refstore.audit.record_history import RecordHistory
+from refstore.audit.audit_reader import RecordHistory
 from refstore.context import Context
 from refstore.errors import Contention, CorruptRecord, InvalidPurge, NotFound
 from refstore.kv.base import ABSENT, Absent

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from refstore.audit.audit_entries import Act
-from refstore.audit.record_history import RecordHistory
+from refstore.audit.audit_reader import RecordHistory
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import CommitId

@@ -12,7 +12,7 @@ import pytest
 from refstore.configuration.settings import ReaperSettings
 from refstore.core.ids import BranchName
 from refstore.core.safety import Safety
-from refstore.deletion_history.journal_writer import JournalWriter
+from refstore.deletion_history.deletion_journal import JournalWriter
 from refstore.kv.memory import MemoryKV
 from refstore.kv_recovery.fence import DryRunFence
 from refstore.lake import Lake

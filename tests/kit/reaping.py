@@ -16,7 +16,10 @@ from refstore.records.branch_records import CommittedTokens, DeletedToken
 from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
-from refstore_reaper import deletion, reference_release, scrub, unnamed_references
+from refstore_reaper import deletion, reference_release, scrub
+from refstore_reaper.breaker import Breaker, Permit
+from refstore_reaper.deletion import BatchDeleter, Pipeline
+from refstore_reaper.pass_summary import Tally
 from tests.kit.replay import Stage, Then
 from tests.reaping import delete_batch
 
@@ -120,7 +123,7 @@ def _scrub_references(tools: Tools) -> None:
 
 
 def _release_unnamed(tools: Tools) -> None:
-    unnamed_references.release_unnamed(tools.ctx, 0, check_servers=lambda: None)
+    scrub.release_unnamed(tools.ctx, 0, check_servers=lambda: None)
 
 
 def _scrub_tokens(tools: Tools) -> None:

@@ -16,7 +16,7 @@ from refstore.core import ids
 from refstore.gc_marks import Marks, RunState
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.simulate import simulate_mark
+from refstore_gc.mark import simulate_mark
 from refstore_purge import purge_run as purging
 from tests.offline.purge_runs import options_of
 from tests.offline.test_going_on import DAY, RULES, live_for_a_day
@@ -27,7 +27,7 @@ from tests.reaping import release_all
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-UNLIKE = ("mark_id", "engine", "began_ms", "deletes_at_ms", "baseline_mark_id", "seconds", "by_day", "rules_digest")
+UNLIKE = ("mark_id", "engine", "began_ms", "deletes_at_ms", "baseline_mark_id", "seconds", "rules_digest")
 """What two lakes do not share: ids, times, and what ran."""
 
 

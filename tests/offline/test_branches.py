@@ -15,8 +15,8 @@ from refstore.gc_marks import Marks
 from refstore.versioning.commits import object_names
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
+from refstore_gc.mark import simulate_mark
 from refstore_gc.run_summary import BranchRuleResult, ObjectCount
-from refstore_gc.simulate import simulate_mark
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import delete_due, release_all
 
@@ -85,8 +85,7 @@ def old(world: World) -> World:
     rules(world, rule("logs/", "all", 10), allow_deletion_from_latest_view=True)
     world.commit(logs__a=b"1234", other=b"other")
     wait(world, 12)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     return world
 
 

@@ -14,7 +14,6 @@ from refstore.monitoring.run_control import RunControl
 from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.offline.world import World
-from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
 def lake(refstore: Command, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> World:
     """Two commits, of which the first has expired; nobody else is at work there, so there is nobody to wait for."""
     world = World(refstore.folder / "lake")
-    world.commit(days_ago=9, a=b"old")
-    world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.let_one_expire()
     for name, value in AT_ONCE_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     return world

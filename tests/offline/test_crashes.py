@@ -15,7 +15,6 @@ from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import StepProgress
 from tests.offline.world import World
-from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -71,8 +70,7 @@ def lake_with_history(folder: Path) -> tuple[World, set[str]]:
     world.commit(days_ago=9, a=b"one", b=b"stays")
     world.commit(days_ago=8, a=b"two")
     world.commit(days_ago=7, a=b"three")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     return world, {world.address("main", "a"), world.address("main", "b")}
 
 

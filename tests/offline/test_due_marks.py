@@ -5,7 +5,7 @@ from __future__ import annotations
 from refstore.context import Context
 from refstore.gc_marks import Marks, OfflineRun, RunState, new_mark_id
 from refstore.gc_marks.offline_runs import OfflineRuns
-from refstore_gc import rules_recheck
+from refstore_gc import sweep
 from refstore_gc.live_in_commits import LiveCommits
 from tests.offline.world import World
 
@@ -34,10 +34,10 @@ def test_what_was_held_since_stays_though_the_mark_was_confirmed_a_moment_ago(wo
     marks.mark_run.finish(run, {}, question="so much?")
     world.repo.set_retention(HELD)
     marks.runs = ConfirmedMeanwhile(marks, world.ctx)
-    begun = rules_recheck.begin_sweep(world.ctx, marks, run.mark_id)
+    begun = sweep.begin_sweep(world.ctx, marks, run.mark_id)
     assert begun.run.state is RunState.SWEEPING
     wanted = LiveCommits()
     for commit, record in marks.sweeps.excluded_commits(begun.run):
         wanted.add(commit, record, None)
-    rules_recheck.exclude_kept_commits(marks, begun, wanted)
+    sweep.exclude_kept_commits(marks, begun, wanted)
     assert old in set(wanted.commits()), "a legal hold keeps what it names"

@@ -19,10 +19,9 @@ from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.engines import spark_session
 from refstore_gc.engines.base import BatchStep, Flow
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
-from refstore_gc.engines.local import LocalEngine
-from refstore_gc.engines.shared_work import SharedWork
+from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.simulate import simulate_mark
+from refstore_gc.mark import simulate_mark
 from refstore_purge import purge_run as purging
 from tests.commands import Command
 from tests.engines import OneEngine
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 
 def some_batches(rng: random.Random, buckets: int, count: int) -> list[Batch]:
     return [
-        Batch(rng.randrange(buckets), BatchKind.LIVE_IN_KV, 1, rng.randbytes(rng.randrange(1, 200)))
-        for _ in range(count)
+        Batch(rng.randrange(buckets), BatchKind.LIVE_IN_KV, rng.randbytes(rng.randrange(1, 200))) for _ in range(count)
     ]
 
 
@@ -111,7 +109,7 @@ def test_an_error_of_a_task_is_raised_as_it_is(both_engines: Engines) -> None:
     with pytest.raises(CorruptRange, match="range x is damaged; restore it"):
         list(engine.map(fail, [1]))
     with pytest.raises(CorruptRange, match="range x is damaged; restore it"):
-        list(engine.join([Flow([Batch(0, BatchKind.LISTED, 1, b"x")])], 1, fail))
+        list(engine.join([Flow([Batch(0, BatchKind.LISTED, b"x")])], 1, fail))
 
 
 class AskedEngines(Engines):
@@ -161,8 +159,7 @@ def test_without_spark_a_large_run_is_local_and_the_engine_spark_an_error(monkey
 def test_a_run_counts_while_it_lists_and_the_next_one_knows(world: World, spark_engines: Engines) -> None:
     spark_engines.for_objects(0)
     world.commit(days_ago=9, **{f"file{number}": b"%d" % number for number in range(9)})
-    release_all(world.repo)
-    world.age()
+    world.settle()
     with open_engines(EngineOptions(spark_from_objects=8)) as engines:
         assert simulate_mark(world.ctx, engines, GcOptions()).engine == "spark"
         asked = AskedEngines(engines)
@@ -192,10 +189,7 @@ def test_a_command_refuses_engines_that_contradict_each_other(refstore: Command)
 
 
 def test_the_report_names_the_engine(world: World, both_engines: Engines) -> None:
-    world.commit(days_ago=9, a=b"old")
-    world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.let_one_expire()
     ran = gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert ran.mark_summary.engine == both_engines.for_objects(0).name
     assert [each.sweep.engine for each in ran.sweep_summaries if each.sweep] == [ran.mark_summary.engine]
@@ -239,8 +233,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_the_run_without_a_mark(world: World, full_disk: Path) -> None:
     world.commit(days_ago=9, **{f"file{number}": b"%d" % number for number in range(2000)})
     world.commit(days_ago=8, **{f"file{number}": None for number in range(1000)})
-    release_all(world.repo)
-    world.age()
+    world.settle()
     before = world.data()
     with pytest.raises(Unavailable, match=r"spill folder .*full.* make room"):
         gc_run.run_nightly(world.ctx, OneEngine(LocalEngine(full_disk, memory_bytes=0)), GcOptions())

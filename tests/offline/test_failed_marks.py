@@ -16,11 +16,11 @@ from refstore.records.keys import NAMESPACES
 from refstore.versioning.commits import object_names
 from refstore_gc import deleted_repositories, gc_run
 from refstore_gc.gc_run import GcOptions
+from refstore_gc.mark import simulate_mark
 from refstore_gc.run_summary import SweepManifest, read_summaries, write_manifest
-from refstore_gc.simulate import simulate_mark
-from tests.offline.test_deleted_repositories import delete_and_drain
+from tests.offline.test_leftovers import delete_and_drain
 from tests.offline.world import World, marked_in
-from tests.reaping import reap_all, release_all
+from tests.reaping import reap_all
 from tests.unit.test_marks import aborted
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(
 ) -> None:
     old = world.commit(a=b"one", days_ago=3)
     world.commit(a=None, b=b"two")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     marked = gc_run.mark(world.ctx, engines, GcOptions(grace_days=0, min_age_seconds=0))
     lose(world, marked.mark_id, lost)
     with pytest.raises(Corrupt, match="unmark it"):
@@ -117,8 +116,8 @@ def test_simulate_says_of_what_was_given_up_what_mark_does(world: World, engines
     world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
     reap_all(world.repo)
     world.age()
-    would = simulate_mark(world.ctx, engines, GcOptions()).by_kind
-    does = gc_run.mark(world.ctx, engines, GcOptions()).by_kind
+    would = simulate_mark(world.ctx, engines, GcOptions()).by_prefix
+    does = gc_run.mark(world.ctx, engines, GcOptions()).by_prefix
     assert given_up in dict(Marks(world.ctx).commits.scan())
     assert would == does
 
@@ -144,15 +143,13 @@ def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
 ) -> None:
     old = world.commit(a=b"first", both=b"named by two", days_ago=9)
     world.commit(a=b"second", days_ago=8)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     at_once = GcOptions(grace_days=0, min_age_seconds=0)
     broken = gc_run.mark(world.ctx, engines, at_once).mark_id
     lose(world, broken, lost)
     second = world.address("main", "a")
     world.commit(a=b"third", both=None, days_ago=7)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     good = gc_run.mark(world.ctx, engines, at_once).mark_id
     with pytest.raises(Corrupt, match=broken):
         gc_run.run_nightly(world.ctx, engines, at_once)
@@ -196,8 +193,7 @@ def test_a_sweep_leaves_the_tree_of_a_commit_that_never_landed_and_that_a_damage
 def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, engines: Engines) -> None:
     world.commit(a=b"first", days_ago=9)
     world.commit(a=b"second", days_ago=8)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     at_once = GcOptions(grace_days=0, min_age_seconds=0)
     swept = gc_run.run_nightly(world.ctx, engines, at_once).mark_summary.mark_id
     world.ctx.objects.put(f"_refstore/gc/{swept}/summary.json", b'{"mark_id": 7}')

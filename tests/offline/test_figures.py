@@ -16,8 +16,7 @@ from refstore_gc import gc_run as nightly
 from refstore_gc import mark as mark_module
 from refstore_gc import sweep as sweep_module
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.mark_breaker import BreakerLimits
-from refstore_gc.run_context import RunContext
+from refstore_gc.run_context import BreakerLimits, RunContext
 from refstore_gc.run_progress import StepProgress
 from tests.offline.world import World
 from tests.reaping import release_all

@@ -12,8 +12,8 @@ from refstore.errors import Conflict, CorruptRange, Gone, StoreMisconfigured
 from refstore.gc_marks import Marks, RunState
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.mark_breaker import BreakerLimits
-from refstore_gc.simulate import simulate_mark
+from refstore_gc.mark import simulate_mark
+from refstore_gc.run_context import BreakerLimits
 from tests.offline.world import World, everything_in, marked_in
 from tests.reaping import release_all
 
@@ -64,8 +64,7 @@ def test_what_an_unmarked_commit_names_drops_out_of_the_sweep(world: World, engi
     world.commit(days_ago=9, a=b"first", b=b"also")
     old = world.commit(days_ago=8, a=b"second")
     world.commit(days_ago=7, a=b"third", b=None)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     lost, kept = world.address("main~2", "a"), world.address(old, "a")
     shared = world.address(old, "b")
     summary = gc_run.mark(world.ctx, engines, GcOptions())
@@ -80,10 +79,7 @@ def test_what_an_unmarked_commit_names_drops_out_of_the_sweep(world: World, engi
 
 
 def test_a_mark_that_was_taken_back_is_not_swept(world: World, engines: Engines) -> None:
-    world.commit(days_ago=9, a=b"old")
-    world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.let_one_expire()
     before = world.data()
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     Marks(world.ctx).decisions.unmark(summary.mark_id)
@@ -94,10 +90,7 @@ def test_a_mark_that_was_taken_back_is_not_swept(world: World, engines: Engines)
 
 @pytest.mark.parametrize("damage", ["missing range", "damaged range", "missing metarange"])
 def test_what_cannot_be_read_ends_the_run_and_nothing_is_marked(world: World, engines: Engines, damage: str) -> None:
-    world.commit(days_ago=9, a=b"old")
-    world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.let_one_expire()
     folder = world.blobs / "_refstore" / ("metaranges" if "metarange" in damage else "ranges")
     newest = max(folder.iterdir(), key=lambda file: file.name.partition(".")[2])
     if damage.startswith("missing"):
@@ -118,8 +111,7 @@ def test_a_legal_hold_keeps_what_was_ever_committed_below_it(world: World, engin
     world.commit(days_ago=9, held__a=b"held", other=b"goes", holding=b"goes, too")
     world.commit(days_ago=8, held__a=None, other=None, holding=None)
     world.commit(days_ago=7, new=b"new")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     held, other = world.address("main~2", "held/a"), world.address("main~2", "other")
     world.repo.set_retention(
         json.dumps({"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "held/"}]})
@@ -134,8 +126,7 @@ def test_a_path_rule_takes_only_what_lies_below_its_prefix(world: World, engines
     world.commit(days_ago=30, logs__a=b"log", other=b"stays")
     world.commit(days_ago=20, logs__a=None, other=None)
     world.commit(days_ago=0, new=b"new")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     log, other = world.address("main~2", "logs/a"), world.address("main~2", "other")
     rule = {"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 3}}}
     world.repo.set_retention(json.dumps({"default_retention_days": 365, "grace_days": 0, "rules": [rule]}))
@@ -147,8 +138,7 @@ def test_a_path_rule_takes_only_what_lies_below_its_prefix(world: World, engines
 def test_the_breaker_holds_a_large_mark_until_an_operator_confirms_it(world: World, engines: Engines) -> None:
     world.commit(days_ago=9, **dict.fromkeys("abcdef", b"old"))
     world.commit(days_ago=8, **{name: b"new!" if name == "a" else None for name in "abcdef"})
-    release_all(world.repo)
-    world.age()
+    world.settle()
     before = world.data()
     ran = gc_run.run_nightly(world.ctx, engines, GcOptions(limits=BreakerLimits(share_max=0.3, floor_objects=2)))
     assert "would go" in ran.mark_summary.question
@@ -168,14 +158,10 @@ def test_a_clock_that_is_off_ends_the_run_before_anything_is_marked(world: World
 
 
 def test_a_later_mark_leaves_out_what_an_earlier_one_is_going_to_sweep(world: World, engines: Engines) -> None:
-    world.commit(days_ago=9, a=b"old")
-    world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.let_one_expire()
     first = gc_run.mark(world.ctx, engines, GcOptions(grace_days=7))
     world.commit(days_ago=0, a=b"newer")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     second = gc_run.mark(world.ctx, engines, GcOptions(grace_days=7))
     assert not set(marked_in(world, first.mark_id)) & set(marked_in(world, second.mark_id))
     assert second.pending.objects == first.marked.objects == 1

@@ -21,8 +21,7 @@ def test_what_only_an_expired_commit_names_goes(world: World, both_engines: Engi
     old, kept = world.address("main", "a"), world.address("main", "b")
     world.commit(days_ago=8, a=b"new")
     world.commit(days_ago=7, c=b"x")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     ran = gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert world.data() == {world.address("main", path) for path in "abc"}
     assert kept in world.data()
@@ -48,10 +47,7 @@ def test_an_orphan_blob_goes_when_it_is_old_enough(world: World, both_engines: E
 
 
 def test_a_second_sweep_does_nothing(world: World, both_engines: Engines) -> None:
-    world.commit(days_ago=9, a=b"old")
-    world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.let_one_expire()
     summary = gc_run.mark(world.ctx, both_engines, GcOptions())
     first = gc_run.sweep(world.ctx, both_engines, summary.mark_id)
     assert gc_run.sweep(world.ctx, both_engines, summary.mark_id) == first
@@ -59,10 +55,7 @@ def test_a_second_sweep_does_nothing(world: World, both_engines: Engines) -> Non
 
 @pytest.mark.parametrize("grace_days", [7.0])
 def test_nothing_is_swept_before_its_time(world: World, both_engines: Engines, grace_days: float) -> None:
-    world.commit(days_ago=9, a=b"old")
-    world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.let_one_expire()
     before = world.data()
     ran = gc_run.run_nightly(world.ctx, both_engines, GcOptions(grace_days=grace_days))
     assert ran.sweep_summaries == []

@@ -134,8 +134,7 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, both_engin
 def test_no_mark_has_a_commit_of_a_latest_view(tmp_path: Path, engines: Engines, seed: int) -> None:
     world = World(tmp_path, rules='{"default_retention_days": 0, "grace_days": 0}')
     live_happily(world, random.Random(seed), typed=True)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     views = latest_views(world)
     marked = {commit for commit, _ in Marks(world.ctx).commits.scan()}

@@ -14,8 +14,8 @@ from refstore.operations.log_and_diff import CommitLifetime
 from refstore.records import keys
 from refstore_gc import gc_run, nothing_to_delete
 from refstore_gc.gc_run import GcOptions
+from refstore_gc.mark import simulate_mark
 from refstore_gc.run_summary import GcSummary
-from refstore_gc.simulate import simulate_mark
 from tests.offline.world import World, marked_in
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from pyarrow import orc
 
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import SharedFolder
-from refstore_gc.engines.local import LocalEngine
-from refstore_gc.engines.shared_work import SharedWork
-from refstore_purge import purge_tasks, verify_reader_process
+from refstore_gc.engines.local import LocalEngine, SharedWork
+from refstore_purge import purge_run, purge_tasks, verify_reader_process
 from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_ids import write_ids

@@ -14,8 +14,7 @@ import pytest
 from pyarrow import orc
 
 from refstore.errors import Conflict, Invalid
-from refstore_gc.engines.local import LocalEngine
-from refstore_gc.engines.shared_work import SharedWork
+from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_purge import purge_run, purge_tasks, verify
 from refstore_purge.purge_report import PurgeReport
 from tests.engines import OneEngine

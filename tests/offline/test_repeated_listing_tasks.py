@@ -13,16 +13,14 @@ from refstore.objects.base import ObjectStore
 from refstore_gc import garbage, list_objects
 from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import BucketBounds, encode_addresses
-from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_buckets
+from refstore_gc.anti_join import AddressWriter, JoinInputs, bucket_bounds, chunk_batches, join_buckets
 from refstore_gc.bucket_join import BucketTask, join_bucket
-from refstore_gc.checked_files import write_value
 from refstore_gc.engines.local import LocalEngine
 from refstore_gc.garbage import MarkedCount
 from refstore_gc.incremental.baseline_keys import BaselineKeys
 from refstore_gc.list_objects import KeyInterval, list_interval
 from refstore_gc.live_in_commits import CommitSources
-from refstore_gc.live_in_kv import AddressWriter
-from refstore_gc.run_layout import make_layout
+from refstore_gc.run_layout import make_layout, write_value
 from refstore_gc.run_summary import UnitRow
 from refstore_gc.sweep_tasks import sweep_unit
 from refstore_gc.untyped_arrow import pa
@@ -67,7 +65,7 @@ def test_two_attempts_of_a_marking_task_do_not_mix_their_units(world: World, mon
     )
     told = [
         Batch.from_value(0, BatchKind.EARLIER_KEYS, "_refstore/gc/mark-0/known"),
-        Batch(0, BatchKind.FORMERLY_IN_KV, 4, "".join(addresses).encode()),
+        Batch(0, BatchKind.FORMERLY_IN_KV, "".join(addresses).encode()),
     ]
     task = BucketTask(layout=work, horizon="data0", is_recorded=True)
     real, done = garbage.write_table, list[UnitRow]()

@@ -16,7 +16,6 @@ from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import GcSummary
 from tests.offline.world import World
-from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -42,8 +41,7 @@ def old(world: World) -> CommitId:
     made = world.commit(days_ago=9, a=b"a", b=b"b")
     world.commit(days_ago=8, a=None)
     world.commit(days_ago=7, c=b"c")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     world.set_rules(grace_days=7)
     return made
 
@@ -90,8 +88,7 @@ def test_what_a_pinned_commit_keeps_is_not_called_swept(world: World, engines: E
     pinned = world.commit(days_ago=9, a=b"a")
     other = world.commit(days_ago=8, kept=b"kept")
     world.commit(days_ago=7, a=None, c=b"c")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     world.set_rules(grace_days=7)
     assert night(world, engines).marked.objects == 1
     world.repo.unmark(pinned, pin=True)
@@ -107,8 +104,7 @@ def test_what_a_pinned_commit_keeps_is_not_called_swept(world: World, engines: E
 def test_the_part_that_was_marked_before_goes_with_the_whole(world: World, engines: Engines, full: bool) -> None:
     made = world.commit(days_ago=3, logs__a=b"log", b=b"b")
     world.commit(days_ago=2, logs__a=None, b=None)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     world.set_rules(grace_days=7, default_retention_days=4, rules=NONCURRENT)
     gone = {world.address(made, path) for path in ("logs/a", "b")}
     assert night(world, engines, full=full).marked.objects == 1

@@ -19,7 +19,7 @@ from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.repository_records import RetentionRecord
 from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
-from refstore_gc import gc_run, mark_plan, rules_recheck
+from refstore_gc import gc_run, mark_plan, sweep
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.live_in_commits import FilterPart, TreeFilter
 from refstore_gc.mark_plan import decide_marks, tree_filter_of
@@ -68,7 +68,7 @@ def without_holds(*given: Any) -> RetentionPlan:
 def test_were_the_hold_ignored_at_the_sweep_that_check_would_fail(
     world: World, engines: Engines, old: CommitId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules_recheck, "make_plan", without_holds)
+    monkeypatch.setattr(sweep, "make_plan", without_holds)
     with pytest.raises(AssertionError):
         hold_set_after_the_mark(world, engines, old)
 
@@ -88,7 +88,7 @@ def test_were_the_hold_ignored_when_marking_that_check_would_fail(
     hold_set_after_the_mark(world, engines, old)
     held = world.address(old, "held/a")
     monkeypatch.setattr(mark_plan, "make_plan", without_holds)
-    monkeypatch.setattr(rules_recheck, "make_plan", without_holds)
+    monkeypatch.setattr(sweep, "make_plan", without_holds)
     gc_run.run_nightly(world.ctx, engines, GcOptions())
     assert held not in world.data()
 

@@ -13,7 +13,7 @@ from refstore.core.user_metadata import TRANSACTION
 from refstore.retention.commit_arrays import SNAPSHOT
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.simulate import simulate_mark
+from refstore_gc.mark import simulate_mark
 from tests.offline.world import DAY_MS, World
 from tests.reaping import release_all
 
@@ -37,8 +37,7 @@ def test_cleanup_on_multiple_branches_of_seed_000(world: World, both_engines: En
     world.commit(days_ago=8, example2=b"example2", example1=None)  # B
     world.commit("feature1", days_ago=5, example3=None)  # D
     world.commit(days_ago=4, example2=None)  # E
-    release_all(world.repo)
-    world.age()
+    world.settle()
     gc_run.run_nightly(world.ctx, both_engines, GcOptions())
     assert bodies(world) == {"example1", "example2"}
 
@@ -60,8 +59,7 @@ def transactions(world: World) -> None:
     transaction(world, "abc", "T3", SNAPSHOT)
     transaction(world, "abc", "T4")
     transaction(world, "xyz", "T5")
-    release_all(world.repo)
-    world.age()
+    world.settle()
 
 
 def test_a_later_snapshot_begins_the_latest_view_of_seed_003(world: World, both_engines: Engines) -> None:
@@ -92,8 +90,7 @@ def test_only_branches_with_transaction_types_keep_their_view_unless_the_rules_l
     world.repo.set_retention(json.dumps(rules))
     overwritten(world, "typed", "APPEND")
     overwritten(world, "plain", None)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     simulated = simulate_mark(world.ctx, engines, GcOptions()).marked.objects
     before = bodies(world)
     gc_run.run_nightly(world.ctx, engines, GcOptions())
@@ -106,8 +103,7 @@ def test_only_branches_with_transaction_types_keep_their_view_unless_the_rules_l
 def test_a_branch_that_begins_to_use_types_keeps_what_was_marked_and_not_swept(world: World, engines: Engines) -> None:
     world.repo.set_retention('{"default_retention_days": 0, "grace_days": 7}')
     overwritten(world, "abc", None)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     first = gc_run.mark(world.ctx, engines, GcOptions())
     assert first.marked.objects == 2
     world.clock.sleep(8 * DAY_MS / 1000)
@@ -117,7 +113,6 @@ def test_a_branch_that_begins_to_use_types_keeps_what_was_marked_and_not_swept(w
     assert bodies(world) == {"abc 0", "abc 1", "abc 2", "T1"}
     assert gc_run.mark(world.ctx, engines, GcOptions()).marked.objects == 0
     transaction(world, "abc", "T2", SNAPSHOT)
-    release_all(world.repo)
-    world.age()
+    world.settle()
     gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0))
     assert bodies(world) == {"T2"}

@@ -14,11 +14,10 @@ from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.simulate import simulate_mark
+from refstore_gc.mark import simulate_mark
 from tests.kit.independent_audit import Lost, audit
 from tests.offline.test_s3 import NOW, data_of, lake_with_history, let_a_second_pass
 from tests.offline.world import World
-from tests.reaping import release_all
 from tests.servers.s3_proxy import Fault, ProxiedRequest, Refuse, Reply, Rewrite, S3FaultProxy
 from tests.servers.s3_servers import RcloneS3
 
@@ -99,8 +98,7 @@ def test_what_is_gone_when_the_sweep_comes_counts_as_already_gone(world: World, 
     gone = world.address("main", "a")
     world.commit(days_ago=8, a=b"new", b=b"newer")
     world.commit(days_ago=7, c=b"x")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     summary = gc_run.mark(world.ctx, engines, GcOptions())
     (world.blobs / gone).unlink()
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep

@@ -439,7 +439,7 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
         short_days = VersionedBucket(short_days)
     with lake_with_history(tmp_path, short_days) as (repo, gone), client_of(tmp_path, short_days) as client:
         store = repo.context.objects
-        rule = bucket_lifecycle.bucket_rule() if whole_bucket else bucket_lifecycle.repository_rule(store)
+        rule = bucket_lifecycle.LifecycleRule("") if whole_bucket else bucket_lifecycle.repository_rule(store)
         bucket_lifecycle.apply_rule(store, rule)
         bucket_lifecycle.apply_rule(store, rule)
         assert [each["ID"] for each in store.lifecycle_rules()].count(rule.id) == 1

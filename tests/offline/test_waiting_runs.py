@@ -24,7 +24,6 @@ from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_progress import StepProgress
 from tests.api.pages import pages_of
 from tests.offline.world import World
-from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -39,8 +38,7 @@ def expired(world: World) -> CommitId:
     """The commit that has expired, and of which an object goes."""
     first = world.commit(days_ago=9, a=b"old")
     world.commit(days_ago=8, a=b"new")
-    release_all(world.repo)
-    world.age()
+    world.settle()
     return first
 
 

@@ -9,8 +9,8 @@ import pytest
 from refstore.core.ids import new_address
 from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import FOLDER
+from refstore.deletion_history.deletion_journal import DeletionRecord
 from refstore.deletion_history.explain import Why, explain_address
-from refstore.deletion_history.journal_format import DeletionRecord
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.operations.address_info import AddressState

@@ -20,8 +20,7 @@ from refstore.configuration import logs
 from refstore.configuration.settings import LogSettings
 from refstore.errors import CorruptRange
 from refstore_gc.engines import worker_processes
-from refstore_gc.engines.local import LocalEngine
-from refstore_gc.engines.shared_work import SharedWork
+from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_gc.engines.worker_processes import Worker
 
 SECONDS_MAX = 60.0

@@ -109,6 +109,12 @@ class World:
         """Set these rules beside the least: nothing is kept by age."""
         self.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": grace_days} | fields))
 
+    def let_one_expire(self) -> None:
+        """Commit a file, then other contents of it; the first ones have expired, and nothing else names them."""
+        self.commit(days_ago=9, a=b"old")
+        self.commit(days_ago=8, a=b"new")
+        self.settle()
+
     def settle(self) -> None:
         """Do whatever the online path has to do, and let all objects be old enough."""
         release_all(self.repo)

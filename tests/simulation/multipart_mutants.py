@@ -93,7 +93,7 @@ def uploads_in_parts() -> Iterator[Mutant]:
         edits=(
             Edit(f"{MULTIPART}:end_upload", "    ctx.objects.abort_uploads(name.address)\n", ""),
             Edit(
-                "refstore_reaper.blob_deletion:delete_blobs",
+                "refstore_reaper.deletion:delete_blobs",
                 "    pending = _abort_uploads(objects, batch)",
                 "    pending: dict[str, str] = {}",
             ),

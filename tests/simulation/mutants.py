@@ -16,7 +16,7 @@ from tests.simulation.race_mutants import races
 PLACING = "refstore.operations.stage_entries"
 REFERENCES = "refstore.versioning.references:References"
 STATES = "refstore.versioning.address_state"
-UNNAMED = "refstore_reaper.unnamed_references"
+UNNAMED = "refstore_reaper.scrub"
 
 
 def mutants() -> Iterator[Mutant]:

@@ -32,7 +32,7 @@ def client(*arguments: str) -> None:
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     from refstore_gc.engines.choice import open_engines
     from refstore_gc.gc_run import GcOptions
-    from refstore_gc.mark_breaker import BreakerLimits
+    from refstore_gc.run_context import BreakerLimits
     from refstore_purge.nightly_job import run_nightly
     from tests.engines import SPARK
 

@@ -199,7 +199,7 @@ def test_the_page_of_the_mark_says_what_goes_and_why(visit: Callable[..., Visito
     assert "It waits for an operator" in text
     assert "expired" in text
     assert "data/" in text
-    assert "What each branch's head holds" in text
+    assert "How long each step took" in text
     assert visitor.page.get_by_role("link", name="Confirm the deletion").count() == 0
 
 

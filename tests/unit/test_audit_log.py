@@ -5,7 +5,7 @@ the store is down.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -29,7 +29,7 @@ from refstore.errors import (
     RefstoreError,
 )
 from refstore.gc_marks import Marks, RunState
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Op, Result, Server, SetIf
+from refstore.kv.base import ABSENT, SCAN_LIMIT, Op, Result, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.objects.base import ObjectStore
@@ -54,28 +54,29 @@ ANN = Actor("http", "RSANN", "192.0.2.7", "DELETE /somewhere")
 DAY_SECONDS = 86_400
 
 
-class Seen(KV):
+class Seen(MemoryKV):
     """Notes which partitions are asked for; and dies before what `dies` says."""
 
-    def __init__(self, kv: KV) -> None:
-        self.kv = kv
-        self.partitions: list[str] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
         self.dies: Callable[[Op], bool] = lambda _: False
 
-    def execute(self, ops: list[Op]) -> list[Result]:
-        self.partitions += [op.key.partition for op in ops]
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        self.asked += [op.key.partition for op in ops]
         if any(self.dies(op) for op in ops):
             raise KVUnavailable("the process died")
-        return self.kv.execute(ops)
+        return super().execute(ops)
 
     def scan(
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
     ) -> list[tuple[str, bytes]]:
-        self.partitions.append(partition)
-        return self.kv.scan(partition, prefix=prefix, after=after, limit=limit)
+        self.asked.append(partition)
+        return super().scan(partition, prefix=prefix, after=after, limit=limit)
 
-    def servers(self) -> list[Server]:
-        return self.kv.servers()
+    def count(self, partition: str, *, limit: int) -> int:
+        self.asked.append(partition)
+        return super().count(partition, limit=limit)
 
 
 class World:
@@ -83,7 +84,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.kv = Seen(MemoryKV())
+        self.kv = Seen()
         self.stores: dict[str, MemoryObjects] = {}
         self.lake = self.process()
 
@@ -127,7 +128,7 @@ class World:
         repos = [record.id for _, record in self.lake.all_repositories()]
         of_repos = [keys.branches, keys.tags, keys.retention, keys.gc_runs, keys.marks, keys.reaper_states]
         partitions = [keys.ACCESS_KEYS, keys.REPOSITORIES, *(of(repo) for repo in repos for of in of_repos)]
-        return [(partition, self.kv.kv.scan(partition)) for partition in partitions]
+        return [(partition, MemoryKV.scan(self.kv, partition)) for partition in partitions]
 
 
 @pytest.fixture
@@ -484,7 +485,7 @@ def test_what_is_large_is_shortened(world: World) -> None:
 
 def test_hot_paths_write_nothing_to_the_log(world: World) -> None:
     repo = repository(world)
-    world.kv.partitions.clear()
+    world.kv.asked.clear()
     entries = len(world.entries())
     repo.upload("main", "hot", b"1")
     repo.stat("main", "hot")
@@ -493,16 +494,14 @@ def test_hot_paths_write_nothing_to_the_log(world: World) -> None:
     repo.commit("main", "hot")
     repo.reset("main")
     assert not [
-        partition
-        for partition in world.kv.partitions
-        if partition.startswith("audit/") and partition != keys.AUDIT_HEADS
+        partition for partition in world.kv.asked if partition.startswith("audit/") and partition != keys.AUDIT_HEADS
     ]
-    assert world.kv.partitions.count(keys.AUDIT_HEADS) == 1  # `entries` above
+    assert world.kv.asked.count(keys.AUDIT_HEADS) == 1  # `entries` above
     world.clock.advance(10 * DAY_SECONDS)
-    world.kv.partitions.clear()
+    world.kv.asked.clear()
     with Reaper(world.lake, ReaperSettings(), asynchronous=False) as reaper:
         assert reaper.run_passes(lambda: False).deleted
-    assert [partition for partition in world.kv.partitions if partition.startswith("audit/")] == [keys.AUDIT_WAITING]
+    assert [partition for partition in world.kv.asked if partition.startswith("audit/")] == [keys.AUDIT_WAITING]
     assert len(world.entries()) == entries
 
 

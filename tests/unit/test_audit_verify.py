@@ -10,10 +10,16 @@ import msgspec
 import pytest
 
 from refstore.audit import AuditLog, audit_reader
-from refstore.audit.audit_acceptance import accept_entries, find_unknown_entries
 from refstore.audit.audit_entries import PREFIX, decode_entry, encode_entry, entry_key, sha256_of
 from refstore.audit.audit_reader import entries_newest_first, entries_since
-from refstore.audit.audit_verification import DAMAGE, READ_BATCH, AuditVerification, FindingKind
+from refstore.audit.audit_verification import (
+    DAMAGE,
+    READ_BATCH,
+    AuditVerification,
+    FindingKind,
+    accept_entries,
+    find_unknown_entries,
+)
 from refstore.core.ids import RandomIds
 from refstore.core.safety import FixedDurations, Safety
 from refstore.kv.memory import MemoryKV

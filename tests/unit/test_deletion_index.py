@@ -12,8 +12,8 @@ import pytest
 
 from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import FOLDER, Period, read_index
+from refstore.deletion_history.deletion_journal import DeletionRecord
 from refstore.deletion_history.explain import explain_address
-from refstore.deletion_history.journal_format import DeletionRecord
 from refstore.errors import AddressNotFound, CorruptObject, ObjectsRefused, ObjectsUnavailable
 from refstore.objects.base import Body, DeleteResult, StoredObject
 from refstore.objects.local import LocalObjects

@@ -86,10 +86,7 @@ def test_a_write_whose_reply_was_lost_is_counted_once(world: World) -> None:
 
 
 def test_a_kv_that_fails_delays_figures_and_stops_no_reaper(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.upload("main", "a")
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    world.upload_due("a")
     write = figures.change_reaper_figures
 
     def fail(*args: object) -> None:

@@ -106,7 +106,7 @@ from pathlib import Path
 from refstore_gc.engines.choice import EngineOptions, open_engines
 from refstore_gc.gc_run import run_nightly
 from refstore_gc.run_context import GcOptions
-from refstore_gc.simulate import simulate_mark
+from refstore_gc.mark import simulate_mark
 from tests.offline.world import World
 from tests.reaping import release_all
 world = World(Path({str(tmp_path)!r}))

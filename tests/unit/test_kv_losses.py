@@ -179,10 +179,7 @@ def test_the_witness_is_written_before_the_objects_go(losing: Losing) -> None:
 
 def test_other_servers_are_settled_when_old_operations_have_ended(losing: Losing) -> None:
     world = losing.world
-    world.upload("main", "a")
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    world.upload_due("a")
     losing.identity = "run-2"
     done = world.run_once()
     assert [(error.unit, error.code) for error in done.errors] == [("kv", KVSettling.code)]

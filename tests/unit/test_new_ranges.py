@@ -24,9 +24,8 @@ from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import BucketBounds, encode_addresses
-from refstore_gc.engines.local import LocalEngine
-from refstore_gc.engines.shared_work import SharedWork
-from refstore_gc.incremental.changed_sources import changed_sources
+from refstore_gc.engines.local import LocalEngine, SharedWork
+from refstore_gc.incremental.baseline import changed_sources
 from refstore_gc.live_in_commits import (
     CommitSources,
     FilterPart,

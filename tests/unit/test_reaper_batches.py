@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from refstore.core.ids import Address, Token
-from refstore.deletion_history.journal_writer import JournalWriter
+from refstore.deletion_history.deletion_journal import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.kv_recovery.fence import DryRunFence
 from refstore.objects.local import LocalObjects
@@ -16,10 +16,8 @@ from refstore.records import keys
 from refstore.records.pending_deletes import PendingDelete
 from refstore.versioning.address_state import DeletionDelays
 from refstore.versioning.due_hints import DueHint
-from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
-from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.breaker import Breaker
-from refstore_reaper.deletion import BatchDeleter, DueAddress
+from refstore_reaper.deletion import AsyncDeleter, BatchDeleter, BatchSteps, DueAddress, Pipeline
 from refstore_reaper.pass_summary import Tally
 from tests.reaper_world import GRACE_SECONDS, World
 from tests.reaping import NoJournal, release_all

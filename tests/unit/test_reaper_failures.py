@@ -120,10 +120,7 @@ def test_a_marker_that_cannot_be_read_stops_no_other(at_once: World) -> None:
 
 
 def test_what_the_store_refuses_is_tried_again_and_counted(world: World) -> None:
-    entries = world.upload("main", "a", "b", "c")
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    entries = world.upload_due("a", "b", "c")
     world.objects.refuses = {entries[0].address}
     done = world.run_once()
     assert (done.deleted, done.failed) == (2, 1), "the second round tried it again, then there was nothing else to do"
@@ -137,10 +134,7 @@ def test_what_the_store_refuses_is_tried_again_and_counted(world: World) -> None
 
 
 def test_what_went_at_the_second_try_did_not_fail(world: World) -> None:
-    entries = world.upload("main", "a", "b")
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    entries = world.upload_due("a", "b")
     world.objects.refuses = {entries[0].address}
 
     def relents(_: Sequence[str]) -> None:

@@ -8,10 +8,9 @@ import json
 import pytest
 
 from refstore.core.ids import Address, Path, Token
-from refstore.deletion_history import journal_format
+from refstore.deletion_history import deletion_journal
+from refstore.deletion_history.deletion_journal import BEGAN, ENDED, PREFIX, JournalWriter
 from refstore.deletion_history.explain import explain_address as why
-from refstore.deletion_history.journal_format import BEGAN, ENDED, PREFIX
-from refstore.deletion_history.journal_writer import JournalWriter
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.objects.base import Body, DeleteResult, StoredObject
 from refstore.operations.address_info import AddressState
@@ -193,7 +192,7 @@ def test_two_batches_may_be_open_at_once(world: World) -> None:
     pen.record_end(two, DeleteResult((), (two[0].address,), ()))
     pen.record_end(one, DeleteResult((one[0].address,), (), ()))
     outcomes = {
-        item.address: [event.outcome for event in journal_format.find(world.objects, item.address, after="")]
+        item.address: [event.outcome for event in deletion_journal.find(world.objects, item.address, after="")]
         for item in one + two
     }
     assert outcomes == {one[0].address: ["deleted"], two[0].address: ["missing"]}

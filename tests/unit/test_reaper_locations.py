@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from refstore.deletion_history import journal_format
+from refstore.deletion_history import deletion_journal
 from refstore.versioning.locations import LocatedIdentity, RewriteIntent
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
 from tests.reaper_world import World
@@ -26,7 +26,7 @@ def test_content_backups_and_record_go_with_the_identity() -> None:
     assert not world.stored()
     assert not locations(world)
     assert not world.references()
-    found = list(journal_format.find(world.objects, content_of(published), after=""))
+    found = list(deletion_journal.find(world.objects, content_of(published), after=""))
     assert [event.outcome for event in found] == ["deleted"]
     assert found[0].path == "a"
     assert entry.address not in world.stored()

@@ -259,10 +259,7 @@ def test_nothing_of_another_repository_goes(world: World) -> None:
 
 
 def test_two_reapers_share_the_shards_and_do_nothing_twice(world: World) -> None:
-    world.upload("main", *(f"p{number}" for number in range(40)))
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    world.upload_due(*(f"p{number}" for number in range(40)))
     others: list[int] = []
 
     def meanwhile(_keys: object) -> None:
@@ -294,10 +291,7 @@ def test_a_marker_that_another_reaper_is_at_is_left_to_it(at_once: World) -> Non
 
 
 def test_asked_to_stop_the_batch_in_hand_is_finished_and_no_other_begun(world: World) -> None:
-    world.upload("main", *(f"p{number}" for number in range(20)))
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    world.upload_due(*(f"p{number}" for number in range(20)))
     asked = False
 
     def ask(_keys: object) -> None:
@@ -326,10 +320,7 @@ def test_a_step_ends_when_its_time_is_over_and_the_next_pass_goes_on(at_once: Wo
 
 
 def test_full_batches_are_gathered_over_all_shards(world: World) -> None:
-    world.upload("main", *(f"p{number}" for number in range(40)))
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    world.upload_due(*(f"p{number}" for number in range(40)))
     assert world.run_pass(batch_keys=16).deleted == 40
     assert sorted(world.objects.batches) == [8, 16, 16]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from refstore.audit.record_history import read_histories
+from refstore.audit.audit_reader import read_histories
 from refstore.errors import AlreadyExists
 from refstore.kv_recovery.superseded_records import settle_superseded_records
 from refstore.lake import Lake

@@ -15,8 +15,7 @@ from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reference_records import Emptied, Issued, Listed
 from refstore.records.staging_records import Entry
-from refstore_reaper.scrub import SCRUBBED_CAUSE
-from refstore_reaper.unnamed_references import release_unnamed
+from refstore_reaper.scrub import SCRUBBED_CAUSE, release_unnamed
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 from tests.reaping import scrub_all
 

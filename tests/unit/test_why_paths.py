@@ -6,12 +6,12 @@ import pytest
 
 from refstore.deletion_history import explain
 from refstore.deletion_history.deletion_index import FOLDER
+from refstore.deletion_history.deletion_journal import BEGAN, PREFIX
 from refstore.deletion_history.explain import PathWhy
-from refstore.deletion_history.journal_format import BEGAN, PREFIX
 from refstore.errors import AddressNotFound, InvalidPath, ObjectNotFound
 from refstore.operations.address_info import AddressState
 from refstore_gc import deletion_index_writer
-from tests.reaper_world import GRACE_SECONDS, World
+from tests.reaper_world import World
 
 
 def ends(why: PathWhy) -> list[tuple[str, str, list[str]]]:
@@ -230,10 +230,7 @@ def test_a_damaged_segment_of_the_journal_is_said_to_be_missing_from_the_answer(
 
 
 def test_an_interrupted_batch_that_ends_later_is_read_as_it_is_now(world: World) -> None:
-    entry = world.upload("main", "a")[0]
-    world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
+    entry = world.upload_due("a")[0]
     world.objects.refuses = {entry.address}
     world.run_pass()
     world.clock.advance(3 * 3600)

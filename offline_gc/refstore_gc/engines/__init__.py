@@ -2,8 +2,7 @@
 
     base.py              what an engine does for a run: `Engine`
     choice.py            which engine a run gets: `Engines`
-    local.py             this process and its workers, in bounded memory
-    shared_work.py       the work that these share
+    local.py             this process and its workers, in bounded memory, and the work that these share
     worker_processes.py  the workers, in which native code may crash
     spill.py             batches that wait on disk where memory is bounded
     spark.py             Spark

@@ -142,7 +142,7 @@ class SparkEngine:
         if len(batches) <= SMALL_BATCHES_MAX:
             # begins in a third of the time
             return self._spark.createDataFrame(pa.Table.from_batches(list(encode_batches(batches)), schema=ARROW))
-        rows = [(batch.bucket, int(batch.kind), batch.rows, bytearray(batch.body)) for batch in batches]
+        rows = [(batch.bucket, int(batch.kind), bytearray(batch.body)) for batch in batches]
         tasks = min(self.parallelism * 2, len(rows))
         return self._spark.createDataFrame(self._context.parallelize(rows, tasks), SCHEMA)
 

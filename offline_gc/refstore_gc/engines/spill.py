@@ -20,7 +20,6 @@ class SpilledBatch(NamedTuple):
 
     bucket: int
     kind: BatchKind
-    rows: int
     file: str
     start: int
     size_bytes: int
@@ -39,7 +38,7 @@ def load_batches(batches: list[WaitingBatch]) -> list[Batch]:
 
 def _read(file: IO[bytes], stored: SpilledBatch) -> Batch:
     file.seek(stored.start)
-    return Batch(stored.bucket, stored.kind, stored.rows, file.read(stored.size_bytes))
+    return Batch(stored.bucket, stored.kind, file.read(stored.size_bytes))
 
 
 @contextmanager
@@ -95,9 +94,7 @@ class BatchSpill:
                     start = self._file.tell()
                     self._file.write(batch.body)
                     size_bytes = len(batch.body)
-                    batches[place] = SpilledBatch(
-                        batch.bucket, batch.kind, batch.rows, self._file.name, start, size_bytes
-                    )
+                    batches[place] = SpilledBatch(batch.bucket, batch.kind, self._file.name, start, size_bytes)
         self._file.flush()
         self._in_memory_bytes = 0
 

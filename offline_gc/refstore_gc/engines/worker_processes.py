@@ -1,4 +1,4 @@
-"""Processes that take a share of an engine's work (`shared_work.py`), and do what may crash native code (`call`).
+"""Processes that take a share of an engine's work (`local.py`), and do what may crash native code (`call`).
 
 A worker does one piece of work after the other, for whoever takes it; then it waits for the next one, until `stop`. It
 may crash: that costs its piece of work, and nothing else. So what is called in a worker is done there.

@@ -6,7 +6,7 @@
     kept/<number>.parquet    the addresses that the KV named
 
 A full run writes the first layer. Each incremental run after it writes another layer with the changes. Damage
-raises Corrupt (`checked_files.py`).
+raises Corrupt (`run_layout.read_value`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,20 @@ from typing import Final
 import msgspec
 
 from refstore.core.ids import CommitId
+from refstore.versioning.commits.metaranges import RangeRow
+from refstore.versioning.commits.tree_store import TreeStore
 from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.address_codec import CUT_BYTES
-from refstore_gc.live_in_commits import CommitReads, LiveCommits
+from refstore_gc.live_in_commits import (
+    AddedAddressesSource,
+    CommitReads,
+    CommitSources,
+    LiveCommits,
+    TreeSource,
+    open_tree_store,
+)
 from refstore_gc.nothing_to_delete import NothingToDeleteCommits
+from refstore_gc.run_layout import RunLayout
 from refstore_gc.run_summary import ObjectCount
 
 MARKED_AGAIN: Final = "a commit was unmarked, and is marked again"
@@ -107,3 +117,30 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         if cutoff_ms < self.cutoff_ms:
             return "the minimum age reaches further back than that of the last run"
         return ""
+
+
+def changed_sources(commits: LiveCommits, reads: CommitReads, before: CommitReads, layout: RunLayout) -> CommitSources:
+    """Return the sources that are read now and were not before, and those that were read before and are not now. Of the
+    trees it returns only the ranges that the two do not share. Raises CorruptRange.
+
+    `reads`: those of `commits`. The ranges of trees in `before` are on record.
+    """
+    trees = open_tree_store(layout)
+    former, now = _ranges_of(trees, before.roots), _ranges_of(trees, reads.roots)
+    # in the order of their paths: one task sees a range and the one that it replaced (`BatchBuilder`)
+    changed = [(now[each], int(BatchKind.LIVE_IN_COMMITS)) for each in now.keys() - former.keys()]
+    changed += [(former[each], int(BatchKind.NO_LONGER_READ)) for each in former.keys() - now.keys()]
+    changed.sort(key=lambda each: (each[0].first_path, each[0].id))
+    metaranges, metarange_of = commits.range_sources()
+    new_trees = [TreeSource(each) for each in metaranges if each not in before.metaranges]
+    new = sorted(reads.added_addresses - before.added_addresses)
+    added = [AddedAddressesSource(each, BatchKind.LIVE_IN_COMMITS, metarange_of[each]) for each in new]
+    added += [
+        AddedAddressesSource(each, BatchKind.NO_LONGER_READ)
+        for each in sorted(before.added_addresses - reads.added_addresses)
+    ]
+    return CommitSources(new_trees, added, [], [(row.id, kind, -1) for row, kind in changed])
+
+
+def _ranges_of(trees: TreeStore, metaranges: Iterable[str]) -> dict[str, RangeRow]:
+    return {row.id: row for metarange in metaranges for row in trees.metarange(metarange).rows}

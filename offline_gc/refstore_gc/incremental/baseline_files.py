@@ -9,13 +9,12 @@ from refstore.errors import Corrupt, ObjectNotFound
 from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState
 from refstore_gc.anti_join import JoinResult
 from refstore_gc.bucket_join import RecordedKeys
-from refstore_gc.checked_files import read_value, write_value
 from refstore_gc.incremental.baseline import Baseline, RecordLayer
 from refstore_gc.incremental.baseline_keys import FOLDER
 from refstore_gc.mark_plan import listing_horizon
 from refstore_gc.nothing_to_delete import NothingToDeleteCommits
 from refstore_gc.run_context import RunContext
-from refstore_gc.run_layout import ROOT, remove_run_files
+from refstore_gc.run_layout import ROOT, read_value, remove_run_files, write_value
 from refstore_gc.run_summary import ObjectCount
 
 FILE: Final = "carried.bin"

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from refstore.errors import Corrupt
 from refstore_gc.address_codec import AddressKeys, are_among
-from refstore_gc.checked_files import decode_keys
-from refstore_gc.run_layout import ROOT
+from refstore_gc.run_layout import ROOT, decode_keys
 
 FOLDER: Final = "carried/"
 
