@@ -29,6 +29,7 @@ from refstore.records.lake_records import AccessKeyRecord, SecretHash
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
 from refstore_api import revoked_sessions
+from refstore_api.api_calls import ApiCall
 from refstore_api.caller_cache import CallerCache, Credential, SecretCredential, TokenCredential
 from refstore_api.request_middleware import PRINCIPAL
 from refstore_http.http_errors import TooManyWrongSecrets, Unauthenticated, hide_faults
@@ -188,14 +189,14 @@ def require_role(role: Role) -> Any:
     schemes.)
     """
 
-    async def check(request: Request) -> Principal:
+    async def check(request: Request) -> ApiCall:
         principal: Principal | None = getattr(request.state, PRINCIPAL, None)
         if principal is None:
             principal = await authenticator_of(request).principal(
                 request.headers.get("authorization"), address_of(request.scope)
             )
         admit(request, principal, role)
-        return principal
+        return ApiCall(request, principal)
 
     return Depends(check)
 
@@ -207,9 +208,9 @@ def admit(request: Request, principal: Principal, role: Role) -> None:
     principal.check(role, request.path_params.get("repository"))
 
 
-Reader = Annotated[Principal, require_role(Role.READER)]
-Writer = Annotated[Principal, require_role(Role.WRITER)]
-Operator = Annotated[Principal, require_role(Role.OPERATOR)]
+Reader = Annotated[ApiCall, require_role(Role.READER)]
+Writer = Annotated[ApiCall, require_role(Role.WRITER)]
+Operator = Annotated[ApiCall, require_role(Role.OPERATOR)]
 
 
 def authenticator_of(request: Request) -> Authenticator:

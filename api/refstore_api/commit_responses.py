@@ -20,7 +20,8 @@ from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
 from refstore.versioning.commits.tree_merge import compare_sides
 from refstore_api import models
-from refstore_api.models import Diff, DiffList, DiffType, Pagination
+from refstore_api.models import Diff, DiffList, DiffType
+from refstore_api.page_responses import PageBounds
 
 _BATCH: Final = 100
 """Paths of one side that are looked up on the other side in one call: about a page."""
@@ -129,24 +130,23 @@ def merge_differences(
         yield DiffEntry(step.path, "conflict" if step.is_conflict else kind, size_bytes)
 
 
-def diff_page(
-    read: Callable[[str], Iterator[DiffEntry]], prefix: str, after: str, amount: int, delimiter: str
-) -> DiffList:
+def diff_page(read: Callable[[str], Iterator[DiffEntry]], page: PageBounds, prefix: str, delimiter: str) -> DiffList:
     """Return one page of differences. With a delimiter, paths that continue after it are folded into their common
     prefix.
     """
     results: list[Diff] = []
     size_bytes = 0
-    inside = _common_prefix(after, prefix, delimiter) if delimiter else ""
-    folded, cursor = (inside, inside + keys.LAST_CODE_POINT) if inside else ("", after)
-    more = True
-    while more:
+    inside = _common_prefix(page.after, prefix, delimiter) if delimiter else ""
+    folded, cursor = (inside, inside + keys.LAST_CODE_POINT) if inside else ("", page.after)
+    has_more, more = False, True
+    while more and not has_more:
         for change in read(cursor):
             common = _common_prefix(change.path, prefix, delimiter) if delimiter else ""
             if common and common == folded:
                 continue
-            if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
-                return _diff_list(results, amount, has_more=True)
+            if len(results) == page.most or size_bytes >= PAGE_BYTES_MAX:
+                has_more = True
+                break
             size_bytes += len((common or change.path).encode(errors="replace"))
             if common:
                 results.append(Diff(type="prefix_changed", path=common, path_type="common_prefix"))
@@ -155,15 +155,8 @@ def diff_page(
             results.append(Diff(type=change.type, path=change.path, path_type="object", size_bytes=change.size_bytes))
         else:
             more = False
-    return _diff_list(results, amount, has_more=False)
-
-
-def _diff_list(results: list[Diff], amount: int, *, has_more: bool) -> DiffList:
-    offset = results[-1].path if has_more else ""
-    return DiffList(
-        pagination=Pagination(has_more=has_more, next_offset=offset, results=len(results), max_per_page=amount),
-        results=results,
-    )
+    last = results[-1].path if results else ""
+    return DiffList(pagination=page.describe(len(results), last, has_more=has_more), results=results)
 
 
 def _common_prefix(path: str, prefix: str, delimiter: str) -> str:

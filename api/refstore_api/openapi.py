@@ -21,6 +21,7 @@ OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "
 """Operations that need no access key; signed URLs carry their own proof."""
 _CLASS_SUFFIX: Final = re.compile(r'("|/schemas/)(\w+)Model"')
 """A model whose plain name another class of refstore has ends in `Model`; its schema has lakeFS's name."""
+_PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 SCHEMES: Final[dict[str, Any]] = {
     "basic_auth": {"type": "http", "scheme": "basic", "description": "An access key: id and secret."},
@@ -44,8 +45,9 @@ def install_openapi(app: FastAPI) -> None:
 def _document(app: FastAPI) -> dict[str, Any]:
     include_all(app)
     document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
-    for operations in document["paths"].values():
+    for path, operations in document["paths"].items():
         for operation in operations.values():
+            _add_path_parameters(path, operation)
             answers = operation.setdefault("responses", {})
             answers.pop("422", None)
             if "requestBody" in operation:
@@ -58,3 +60,14 @@ def _document(app: FastAPI) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):
         components.get("schemas", {}).pop(unused, None)
     return json.loads(_CLASS_SUFFIX.sub(r'\1\2"', json.dumps(document)))
+
+
+def _add_path_parameters(path: str, operation: dict[str, Any]) -> None:
+    """Name what a route reads from its path by `ApiCall`, and not by a parameter of its own."""
+    parameters = operation.setdefault("parameters", [])
+    declared = {each["name"] for each in parameters if each["in"] == "path"}
+    parameters += [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _PATH_NAME.findall(path)
+        if name not in declared
+    ]

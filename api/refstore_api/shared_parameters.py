@@ -9,23 +9,16 @@ from fastapi import Depends, Query, Request
 from refstore_api.json_bodies import BodyBound
 from refstore_http.service import Service
 
-AMOUNT_MAX: Final = 1000
-AMOUNT: Final = 100
 COMMIT_BODY: Final = BodyBound(1 << 20)
 """A message and metadata of 64 KiB each; JSON takes up to six times as many bytes."""
 METADATA_BODY: Final = BodyBound(512 << 10)
 
-After = Annotated[str, Query(max_length=1200, description="Return items after this one.")]
 Prefix = Annotated[str, Query(max_length=1024, description="Return only items that begin with this.")]
 Delimiter = Annotated[
     str, Query(max_length=16, description="Fold paths that continue after it into one common prefix.")
 ]
-Amount = Annotated[
-    int, Query(ge=-1, le=AMOUNT_MAX, description="How many items to return; -1: as many as one page holds.")
-]
 ObjectPath = Annotated[str, Query(min_length=1, max_length=1024, description="The object's path.")]
 Presign = Annotated[bool, Query(description="Answer with URLs that work without credentials.")]
-Force = Annotated[bool, Query(description="Accepted for compatibility; nothing here is read-only.")]
 
 
 async def service_of(request: Request) -> Service:  # async, because FastAPI calls plain functions in a thread
@@ -34,7 +27,3 @@ async def service_of(request: Request) -> Service:  # async, because FastAPI cal
 
 
 ServiceOf = Annotated[Service, Depends(service_of)]
-
-
-def amount_of(amount: int) -> int:
-    return AMOUNT_MAX if amount < 0 else amount or AMOUNT

@@ -40,7 +40,6 @@ class SignedUrl(NamedTuple):
 
 
 def sign_url(
-    service: Service,
     request: Request,
     ctx: Context,
     address: Address,
@@ -72,6 +71,7 @@ def sign_url(
         "act": act,
         "size": size_bytes,
     }
+    service: Service = request.app.state.service
     token = signed_tokens.sign(claims, service.lake.current_signing_keys()[0])
     base = service.settings.public_url.rstrip("/") or str(request.base_url).rstrip("/")
     return SignedUrl(f"{base}{PATH}{token}", expires)

@@ -1,4 +1,7 @@
-"""Define the routes: one module for each class of lakeFS's clients, and one for refstore's own."""
+"""Define the routes: one module for each class of lakeFS's clients, and one for refstore's own.
+
+A query or a body may have fields that nothing here reads, such as lakeFS's `force`: nothing here is read-only.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ STATUS_DESCRIPTIONS: Final = {
 }
 
 
-def failures(*more: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route: those that every route has, and more."""
-    return {
-        status: {"model": Error, "description": STATUS_DESCRIPTIONS[status]}
-        for status in sorted({400, 401, 403, 404, 429, 500, 503, *more})
-    }
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document error answers, beside `COMMON`."""
+    return {status: {"model": Error, "description": STATUS_DESCRIPTIONS[status]} for status in statuses}
+
+
+COMMON: Final = failures(400, 401, 403, 404, 429, 500, 503)
+"""The error answers of every route that needs a key; for its router."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.core import event_log
@@ -28,13 +28,13 @@ from refstore_api.models import (
     MarkRunModel,
     UnmarkResponse,
 )
-from refstore_api.page_responses import take_page
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import AMOUNT, After, Amount, ServiceOf, amount_of
-from refstore_http.json_responses import make_empty_response, make_response
+from refstore_api.page_responses import PageOf
+from refstore_api.routes import COMMON, failures
 from refstore_http.principals import Principal
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=BoundedBodyRoute)
+router = APIRouter(
+    prefix="/repositories/{repository}", tags=["collection"], route_class=BoundedBodyRoute, responses=COMMON
+)
 RUNS_MAX = 1000
 RULES_BODY = BodyBound(4 << 20, values_max=25_000)
 """Rules of 10,000 branches."""
@@ -48,13 +48,9 @@ _RULES = "/settings/gc_rules"
 _INTERNAL_RULES = "/gc/rules"
 
 
-@router.get(_RULES, operation_id="getGCRules", responses={200: {"model": GarbageCollectionRules}, **failures()})
-@router.get(
-    _INTERNAL_RULES,
-    operation_id="internalGetGarbageCollectionRules",
-    responses={200: {"model": GarbageCollectionRules}, **failures()},
-)
-async def get_rules(service: ServiceOf, _caller: Reader, repository: str) -> Response:
+@router.get(_RULES, operation_id="getGCRules", response_model=GarbageCollectionRules)
+@router.get(_INTERNAL_RULES, operation_id="internalGetGarbageCollectionRules", response_model=GarbageCollectionRules)
+async def get_rules(call: Reader) -> Response:
     """Return the rules as far as lakeFS's format can express them; `refstore retention get` returns all."""
 
     def read(repo: Repository) -> GarbageCollectionRules:
@@ -62,7 +58,7 @@ async def get_rules(service: ServiceOf, _caller: Reader, repository: str) -> Res
         lakefs_rules = gc_rules(retention.rules) if retention is not None else None
         if lakefs_rules is None:
             raise NotFound(
-                f"repository {repository!r} has no such rules; set some with setGCRules, or: refstore retention set"
+                f"repository {repo.name!r} has no such rules; set some with setGCRules, or: refstore retention set"
             )
         rules = [
             GarbageCollectionRule(branch_id=rule.branch_id, retention_days=rule.retention_days)
@@ -70,16 +66,14 @@ async def get_rules(service: ServiceOf, _caller: Reader, repository: str) -> Res
         ]
         return GarbageCollectionRules(default_retention_days=lakefs_rules.default_retention_days, branches=rules)
 
-    return make_response(await service.repository(repository, read))
+    return await call.answer(read)
 
 
 @router.put(_RULES, operation_id="setGCRules", status_code=204, responses=failures(409))
 @router.post(
     _INTERNAL_RULES, operation_id="internalSetGarbageCollectionRules", status_code=204, responses=failures(409)
 )
-async def set_rules(
-    service: ServiceOf, caller: Operator, repository: str, body: Annotated[GarbageCollectionRules, RULES_BODY]
-) -> Response:
+async def set_rules(call: Operator, body: Annotated[GarbageCollectionRules, RULES_BODY]) -> Response:
     """Set what lakeFS's format can express; pins, holds and the other rules stay as they are.
 
     The answer has no field for warnings, such as a mistyped branch, so the service logs them.
@@ -88,67 +82,59 @@ async def set_rules(
         body.default_retention_days, tuple(BranchRule(rule.branch_id, rule.retention_days) for rule in body.branches)
     )
 
+    by = call.principal.key_id
+
     def set_(repo: Repository) -> None:
-        repo.set_gc_rules(rules, by=caller.key_id)
+        repo.set_gc_rules(rules, by=by)
         with suppress(RefstoreError):  # the rules are set already, even if their review fails
             for warning in repo.review_retention().warnings:
-                _log.warning("retention_rules", repository=repository, by=caller.key_id, warning=warning)
+                _log.warning("retention_rules", repository=repo.name, by=by, warning=warning)
 
-    await service.repository(repository, set_)
-    return make_empty_response()
+    return await call.act(set_)
 
 
 @router.delete(_RULES, operation_id="deleteGCRules", status_code=204, responses=failures(409))
 @router.delete(
     _INTERNAL_RULES, operation_id="internalDeleteGarbageCollectionRules", status_code=204, responses=failures(409)
 )
-async def delete_rules(service: ServiceOf, caller: Operator, repository: str) -> Response:
-    await service.repository(repository, lambda repo: repo.set_gc_rules(None, by=caller.key_id))
-    return make_empty_response()
+async def delete_rules(call: Operator) -> Response:
+    return await call.act(lambda repo: repo.set_gc_rules(None, by=call.principal.key_id))
 
 
-@router.get(
-    "/gc/rules/set_allowed", operation_id="setGarbageCollectionRulesPreflight", status_code=204, responses=failures()
-)
-async def rules_preflight(service: ServiceOf, _caller: Operator, repository: str) -> Response:
+@router.get("/gc/rules/set_allowed", operation_id="setGarbageCollectionRulesPreflight", status_code=204)
+async def rules_preflight(call: Operator) -> Response:
     """Answer 204 if this key may set the rules."""
-    await service.repository(repository, lambda repo: repo.name)
-    return make_empty_response()
+    return await call.act(lambda repo: repo.name)
 
 
-@router.get("/gc/status", operation_id="collectionStatus", responses={200: {"model": CollectionStatus}, **failures()})
-async def status(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
+@router.get("/gc/status", operation_id="collectionStatus", response_model=CollectionStatus)
+async def status(call: Reader) -> Response:
     def read(repo: Repository) -> CollectionStatus:
         marks = Marks(repo.context)
         on = marks.runs.read_flag()
-        return CollectionStatus(running=on.mark_id if on is not None else None, runs=_run_models(marks, caller))
+        runs = _run_models(marks, call.principal)
+        return CollectionStatus(running=on.mark_id if on is not None else None, runs=runs)
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
-@router.get("/gc/marks", operation_id="listMarks", responses={200: {"model": MarkRunList}, **failures()})
-async def list_marks(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
+@router.get("/gc/marks", operation_id="listMarks", response_model=MarkRunList)
+async def list_marks(call: Reader) -> Response:
     """List the mark runs, newest first."""
-    return await service.read(
-        request, caller.key_id, repository, lambda repo: MarkRunList(results=_run_models(Marks(repo.context), caller))
-    )
+    return await call.read(lambda repo: MarkRunList(results=_run_models(Marks(repo.context), call.principal)))
 
 
-@router.get(
-    "/gc/marks/commits", operation_id="listMarkedCommits", responses={200: {"model": MarkedCommitList}, **failures()}
-)
-async def list_marked_commits(
-    request: Request, service: ServiceOf, caller: Reader, repository: str, after: After = "", amount: Amount = AMOUNT
-) -> Response:
+@router.get("/gc/marks/commits", operation_id="listMarkedCommits", response_model=MarkedCommitList)
+async def list_marked_commits(call: Reader, page: PageOf) -> Response:
     """List the marked and swept commits: not those that the run under way has yet to examine."""
 
     def read(repo: Repository) -> MarkedCommitList:
         marks = Marks(repo.context)
         unfinished_marks = {run.mark_id for run in marks.runs.scan() if not run.has_finished_marking}
         marked_commits = (
-            item for item in marks.commits.scan() if item[0] > after and item[1].mark_id not in unfinished_marks
+            item for item in marks.commits.scan() if item[0] > page.after and item[1].mark_id not in unfinished_marks
         )
-        results, pagination = take_page(marked_commits, amount_of(amount), lambda item: item[0])
+        results, pagination = page.take(marked_commits)
         return MarkedCommitList(
             pagination=pagination,
             results=[
@@ -165,17 +151,15 @@ async def list_marked_commits(
             ],
         )
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
-@router.delete(
-    "/gc/marks/{mark}", operation_id="unmark", responses={200: {"model": UnmarkResponse}, **failures(409, 410)}
-)
-async def unmark(service: ServiceOf, caller: Operator, repository: str, mark: str, pin: Pin = False) -> Response:
+@router.delete("/gc/marks/{mark}", operation_id="unmark", response_model=UnmarkResponse, responses=failures(409, 410))
+async def unmark(call: Operator, mark: str, pin: Pin = False) -> Response:
     """Make a commit, or all commits of a mark, active again, until the sweep begins."""
 
     def work(repo: Repository) -> UnmarkResponse:
-        result = unmark_operation.unmark(repo.context, mark, pin=pin, by=caller.key_id)
+        result = unmark_operation.unmark(repo.context, mark, pin=pin, by=call.principal.key_id)
         figures.write_marks(repo.context)
         return UnmarkResponse(
             unmarked_commits=result.unmarked_commits,
@@ -183,22 +167,22 @@ async def unmark(service: ServiceOf, caller: Operator, repository: str, mark: st
             pinned_commits=len(result.commits) if pin else 0,
         )
 
-    return make_response(await service.repository(repository, work))
+    return await call.answer(work)
 
 
 @router.post(
-    "/gc/marks/{mark}/confirm", operation_id="confirmMark", responses={200: {"model": MarkRunModel}, **failures(409)}
+    "/gc/marks/{mark}/confirm", operation_id="confirmMark", response_model=MarkRunModel, responses=failures(409)
 )
-async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: str) -> Response:
+async def confirm(call: Operator, mark: str) -> Response:
     """Confirm the sweep of a mark that the breaker holds back."""
 
     def confirm_(repo: Repository) -> MarkRunModel:
         marks = Marks(repo.context)
-        confirmed = marks.decisions.confirm(mark, caller.key_id)
+        confirmed = marks.decisions.confirm(mark, call.principal.key_id)
         figures.write_marks(repo.context)
-        return _run_model(marks, confirmed, caller)
+        return _run_model(marks, confirmed, call.principal)
 
-    return make_response(await service.repository(repository, confirm_))
+    return await call.answer(confirm_)
 
 
 def _run_models(marks: Marks, caller: Principal) -> list[MarkRunModel]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore_api.auth import Reader
-from refstore_api.routes import failures
+from refstore_api.routes import COMMON
 from refstore_api.shared_parameters import ServiceOf
 from refstore_http.request_metrics import CONTENT_TYPE, RequestMetrics, render_lake_metrics
 from refstore_http.service import Service
@@ -44,14 +44,15 @@ def _faults(lake: Lake) -> list[RefstoreError]:
     return faults
 
 
-@router.get("/metrics", operation_id="metrics", response_class=Response, responses=failures())
-async def metrics(request: Request, service: ServiceOf, caller: Reader) -> Response:
+@router.get("/metrics", operation_id="metrics", response_class=Response, responses=COMMON)
+async def metrics(call: Reader) -> Response:
     """Return metrics for Prometheus, which sends an access key as its basic_auth. They include the reaper's, and the
     figures of every repository.
     """
-    request_metrics: RequestMetrics = request.app.state.metrics
+    request_metrics: RequestMetrics = call.request.app.state.metrics
     text = request_metrics.render()
-    if not caller.repositories:  # a key for some repositories learns nothing of the others
+    if not call.principal.repositories:  # a key for some repositories learns nothing of the others
+        service = call.service
         text += await service.run(lambda: render_lake_metrics(service.lake) + _reaper_metrics(service))
     return Response(text, media_type=CONTENT_TYPE)
 

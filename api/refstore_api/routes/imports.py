@@ -17,13 +17,14 @@ from refstore_api.auth import Reader, Writer
 from refstore_api.commit_responses import new_commit_model
 from refstore_api.json_bodies import BodyBound, BoundedBodyRoute
 from refstore_api.models import Error, ImportCreation, ImportCreationResponse, ImportStatus
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import ServiceOf
+from refstore_api.routes import COMMON, failures
 from refstore_http.http_errors import message_of_stored
-from refstore_http.json_responses import make_empty_response, make_response
 
 router = APIRouter(
-    prefix="/repositories/{repository}/branches/{branch}/import", tags=["import"], route_class=BoundedBodyRoute
+    prefix="/repositories/{repository}/branches/{branch}/import",
+    tags=["import"],
+    route_class=BoundedBodyRoute,
+    responses=COMMON,
 )
 
 IMPORT_BODY = BodyBound(8 << 20)
@@ -32,33 +33,31 @@ ImportId = Annotated[str, Query(description="What importStart answered.", min_le
 
 
 @router.post(
-    "", operation_id="importStart", status_code=202, responses={202: {"model": ImportCreationResponse}, **failures(409)}
+    "", operation_id="importStart", status_code=202, response_model=ImportCreationResponse, responses=failures(409)
 )
-async def import_start(
-    service: ServiceOf, caller: Writer, repository: str, branch: str, body: Annotated[ImportCreation, IMPORT_BODY]
-) -> Response:
+async def import_start(call: Writer, branch: str, body: Annotated[ImportCreation, IMPORT_BODY]) -> Response:
     """Start to import objects below `import_from`, in one commit that replaces what is at their destinations."""
     sources = [ImportSource(each.path, each.destination, each.type == "object") for each in body.paths]
     options = CommitOptions(
         message=body.commit.message,
-        committer=caller.key_id,
+        committer=call.principal.key_id,
         metadata=body.commit.metadata or {},
         allow_empty=body.commit.allow_empty,
     )
 
     def start(repo: Repository) -> ImportCreationResponse:
-        return ImportCreationResponse(id=service.imports.start(repo.context, ids.branch_name(branch), sources, options))
+        begun = call.service.imports.start(repo.context, ids.branch_name(branch), sources, options)
+        return ImportCreationResponse(id=begun)
 
-    return make_response(await service.repository(repository, start), 202)
+    return await call.answer(start, 202)
 
 
-@router.get("", operation_id="importStatus", responses={200: {"model": ImportStatus}, **failures()})
-# lakeFS's name
-async def import_status(service: ServiceOf, _caller: Reader, repository: str, branch: str, id: ImportId) -> Response:  # noqa: A002
+@router.get("", operation_id="importStatus", response_model=ImportStatus)
+async def import_status(call: Reader, branch: str, id: ImportId) -> Response:  # noqa: A002  # lakeFS's name
     """Report the progress. If the process of an import died, the service that is asked continues it."""
 
     def read(repo: Repository) -> ImportStatus:
-        record = service.imports.status(repo.context, ids.branch_name(branch), id)
+        record = call.service.imports.status(repo.context, ids.branch_name(branch), id)
         landed = background_imports.find_landed_commit(repo.context, record)
         return ImportStatus(
             completed=record.state == background_imports.COMPLETED,
@@ -72,12 +71,10 @@ async def import_status(service: ServiceOf, _caller: Reader, repository: str, br
             else None,
         )
 
-    return make_response(await service.repository(repository, read))
+    return await call.answer(read)
 
 
 @router.delete("", operation_id="importCancel", status_code=204, responses=failures(409))
-# lakeFS's name, too
-async def import_cancel(service: ServiceOf, _caller: Writer, repository: str, branch: str, id: ImportId) -> Response:  # noqa: A002
+async def import_cancel(call: Writer, branch: str, id: ImportId) -> Response:  # noqa: A002  # lakeFS's name
     """Cancel the import before its next page; then nothing is committed."""
-    await service.repository(repository, lambda repo: service.imports.cancel(repo.context, ids.branch_name(branch), id))
-    return make_empty_response()
+    return await call.act(lambda repo: call.service.imports.cancel(repo.context, ids.branch_name(branch), id))

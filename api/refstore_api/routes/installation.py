@@ -22,8 +22,7 @@ from refstore_api.models import (
     User,
     VersionConfig,
 )
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import ServiceOf
+from refstore_api.routes import COMMON
 from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.request_records import address_of
 from refstore_http.service import Service
@@ -42,15 +41,13 @@ async def health_check() -> Response:
     return make_empty_response()
 
 
-@router.get("/setup_lakefs", operation_id="getSetupState", tags=["config"], responses={200: {"model": SetupState}})
+@router.get("/setup_lakefs", operation_id="getSetupState", tags=["config"], response_model=SetupState)
 async def setup_state() -> Response:
     """Always answer initialized: `refstore keys` and `refstore serve` make the keys, never the first caller."""
     return make_response(SetupState(state="initialized"))
 
 
-@router.post(
-    "/auth/login", operation_id="login", tags=["auth"], responses={200: {"model": AuthenticationToken}, **failures()}
-)
+@router.post("/auth/login", operation_id="login", tags=["auth"], response_model=AuthenticationToken, responses=COMMON)
 async def login(request: Request, body: Annotated[LoginInformation, BodyBound(OPEN_BYTES_MAX)]) -> Response:
     """Exchange an access key for a bearer token."""
     request.state.claimed_key = body.access_key_id if access_keys.is_id(body.access_key_id) else ""
@@ -60,10 +57,9 @@ async def login(request: Request, body: Annotated[LoginInformation, BodyBound(OP
     return make_response(AuthenticationToken(token=token, token_expiration=expires))
 
 
-@router.get(
-    "/user", operation_id="getCurrentUser", tags=["auth"], responses={200: {"model": CurrentUser}, **failures()}
-)
-async def current_user(caller: Reader) -> Response:
+@router.get("/user", operation_id="getCurrentUser", tags=["auth"], response_model=CurrentUser, responses=COMMON)
+async def current_user(call: Reader) -> Response:
+    caller = call.principal
     return make_response(
         CurrentUser(
             user=User(id=caller.key_id, creation_date=caller.created_ms // 1000, friendly_name=caller.role.name.lower())
@@ -71,43 +67,38 @@ async def current_user(caller: Reader) -> Response:
     )
 
 
-@router.get("/config", operation_id="getConfig", tags=["config"], responses={200: {"model": Config}, **failures()})
-async def config(service: ServiceOf, _caller: Reader) -> Response:
-    return make_response(Config(version_config=_version(), storage_config=_storage(service)))
+@router.get("/config", operation_id="getConfig", tags=["config"], response_model=Config, responses=COMMON)
+async def config(call: Reader) -> Response:
+    return make_response(Config(version_config=_version(), storage_config=_storage(call.service)))
 
 
 @router.get(
-    "/config/version",
-    operation_id="getLakeFSVersion",
-    tags=["config"],
-    responses={200: {"model": VersionConfig}, **failures()},
+    "/config/version", operation_id="getLakeFSVersion", tags=["config"], response_model=VersionConfig, responses=COMMON
 )
-async def version(_caller: Reader) -> Response:
+async def version(_call: Reader) -> Response:
     return make_response(_version())
 
 
 @router.get(
-    "/config/storage",
-    operation_id="getStorageConfig",
-    tags=["config"],
-    responses={200: {"model": StorageConfig}, **failures()},
+    "/config/storage", operation_id="getStorageConfig", tags=["config"], response_model=StorageConfig, responses=COMMON
 )
-async def storage(service: ServiceOf, _caller: Reader) -> Response:
-    return make_response(_storage(service))
+async def storage(call: Reader) -> Response:
+    return make_response(_storage(call.service))
 
 
 @router.get(
     "/config/garbage-collection",
     operation_id="getGarbageCollectionConfig",
     tags=["config"],
-    responses={200: {"model": GarbageCollectionConfig}, **failures()},
+    response_model=GarbageCollectionConfig,
+    responses=COMMON,
 )
-async def garbage_collection(service: ServiceOf, _caller: Reader) -> Response:
-    return make_response(GarbageCollectionConfig(grace_period=int(service.lake.safety.grace_seconds)))
+async def garbage_collection(call: Reader) -> Response:
+    return make_response(GarbageCollectionConfig(grace_period=int(call.service.lake.safety.grace_seconds)))
 
 
-@router.post("/statistics", operation_id="postStatsEvents", tags=["config"], status_code=204, responses=failures())
-async def statistics(_caller: Reader) -> Response:
+@router.post("/statistics", operation_id="postStatsEvents", tags=["config"], status_code=204, responses=COMMON)
+async def statistics(_call: Reader) -> Response:
     """Accept the usage statistics that lakeFS's programs send at each call, and discard them unread."""
     return make_empty_response()
 

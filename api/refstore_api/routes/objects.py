@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query
 from starlette.responses import RedirectResponse, Response
 
 from refstore.context import Context
@@ -17,6 +17,7 @@ from refstore.operations.upload import Stage, Upload
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api import signed_urls
+from refstore_api.api_calls import ApiCall
 from refstore_api.auth import Reader, Writer
 from refstore_api.json_bodies import BodyBound, BoundedBodyRoute
 from refstore_api.models import (
@@ -26,32 +27,21 @@ from refstore_api.models import (
     ObjectStageCreation,
     ObjectStats,
     ObjectStatsList,
-    Pagination,
     PathList,
     UnderlyingObjectProperties,
 )
 from refstore_api.object_stats import ObjectFields, make_object_response, object_fields
-from refstore_api.page_responses import make_page_response
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import (
-    AMOUNT,
-    After,
-    Amount,
-    Delimiter,
-    Force,
-    ObjectPath,
-    Prefix,
-    Presign,
-    ServiceOf,
-    amount_of,
-)
+from refstore_api.page_responses import PageOf, make_page_response
+from refstore_api.routes import COMMON, failures
+from refstore_api.shared_parameters import Delimiter, ObjectPath, Prefix, Presign
 from refstore_http import headers, request_bodies
 from refstore_http.http_errors import PreconditionFailed, message_of, status_of
 from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
-from refstore_http.service import Service
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["objects"], route_class=BoundedBodyRoute)
+router = APIRouter(
+    prefix="/repositories/{repository}", tags=["objects"], route_class=BoundedBodyRoute, responses=COMMON
+)
 
 PATHS_BODY: Final = BodyBound(4 << 20)
 """A thousand paths of 1,024 bytes; JSON takes three times as many for letters that are not ASCII."""
@@ -85,21 +75,12 @@ IfRange = Annotated[str | None, Header(alias="If-Range", description="The range 
 # the most used routes stand first, because routes are tried in order
 
 
-@router.get(
-    "/refs/{ref}/objects/stat", operation_id="statObject", responses={200: {"model": ObjectStats}, **failures(410)}
-)
+@router.get("/refs/{ref}/objects/stat", operation_id="statObject", response_model=ObjectStats, responses=failures(410))
 async def stat_object(
-    request: Request,
-    service: ServiceOf,
-    _caller: Reader,
-    repository: str,
-    ref: str,
-    path: ObjectPath,
-    user_metadata: UserMetadata = True,
-    presign: Presign = False,
+    call: Reader, ref: str, path: ObjectPath, user_metadata: UserMetadata = True, presign: Presign = False
 ) -> Response:
-    context, entry = await service.stat(repository, ref, path)
-    url = await service.run(partial(_sign_read_url, service, request, context, entry)) if presign else None
+    context, entry = await call.service.stat(call.repository, ref, path)
+    url = await call.service.run(partial(_sign_read_url, call, context, entry)) if presign else None
     return make_object_response(context, path, entry, user_metadata=user_metadata, signed=url)
 
 
@@ -107,27 +88,23 @@ async def stat_object(
     "/branches/{branch}/objects",
     operation_id="uploadObject",
     status_code=201,
-    responses={201: {"model": ObjectStats}, **failures(408, 409, 412, 413)},
+    response_model=ObjectStats,
+    responses=failures(408, 409, 412, 413),
     openapi_extra=BODY,
 )
 async def upload_object(
-    request: Request,
-    service: ServiceOf,
-    _caller: Writer,
-    repository: str,
+    call: Writer,
     branch: str,
     path: ObjectPath,
     if_none_match: IfNoneMatch = None,
     if_match: IfMatch = None,
-    storage_class: Annotated[str | None, Query(alias="storageClass", description="Not kept.")] = None,
-    force: Force = False,
 ) -> Response:
     """Upload the body, raw or as the form's part `content`; headers `x-lakefs-meta-NAME` become its metadata."""
-    del storage_class, force
+    request, service, repository = call.request, call.service, call.repository
     if_absent = _is_only_if_absent(if_none_match, if_match)
     ids.object_path(path)
     if not request_bodies.is_small(request):
-        await service.repository(repository, lambda repo: _check_upload(repo, branch, path, if_absent))
+        await call.run(lambda repo: _check_upload(repo, branch, path, if_absent))
     limits = request_bodies.limits_of(service.settings)
     received = await request_bodies.receive_object(request, limits)
     item = Upload(
@@ -151,11 +128,10 @@ async def upload_object(
     "/branches/{branch}/objects",
     operation_id="stageObject",
     status_code=201,
-    responses={201: {"model": ObjectStats}, **failures(409)},
+    response_model=ObjectStats,
+    responses=failures(409),
 )
-async def stage_object(
-    service: ServiceOf, _caller: Writer, repository: str, branch: str, path: ObjectPath, body: ObjectStageCreation
-) -> Response:
+async def stage_object(call: Writer, branch: str, path: ObjectPath, body: ObjectStageCreation) -> Response:
     """Stage an object outside the namespace; refstore never deletes it."""
 
     def stage(repo: Repository) -> Response:
@@ -173,7 +149,7 @@ async def stage_object(
         (entry,) = repo.stage_many(branch, [item])
         return make_object_response(repo.context, path, entry, 201)
 
-    return await service.repository(repository, stage)
+    return await call.run(stage)
 
 
 @router.get(
@@ -182,13 +158,10 @@ async def stage_object(
     status_code=204,
     responses=failures(409),
 )
-async def upload_preflight(
-    service: ServiceOf, _caller: Writer, repository: str, branch: str, path: ObjectPath
-) -> Response:
+async def upload_preflight(call: Writer, branch: str, path: ObjectPath) -> Response:
     """Answer 204 if this key may upload to this path."""
     ids.object_path(path)
-    await service.repository(repository, lambda repo: repo.get_branch(branch))
-    return make_empty_response()
+    return await call.act(lambda repo: repo.get_branch(branch))
 
 
 @router.get(
@@ -199,10 +172,7 @@ async def upload_preflight(
     | failures(410, 416),
 )
 async def get_object(
-    request: Request,
-    service: ServiceOf,
-    _caller: Reader,
-    repository: str,
+    call: Reader,
     ref: str,
     path: ObjectPath,
     presign: Presign = False,
@@ -212,11 +182,12 @@ async def get_object(
     if_match: IfMatch = None,
 ) -> Response:
     _refuse_if_match(if_match)
+    request, service, repository = call.request, call.service, call.repository
     for _ in range(ATTEMPTS):
         context, entry = await service.stat(repository, ref, path)
         if headers.matches_etag(if_none_match, entry):
             return make_empty_response(304, headers={"ETag": headers.etag_of(entry)})
-        url = await service.run(partial(_sign_read_url, service, request, context, entry)) if presign else None
+        url = await service.run(partial(_sign_read_url, call, context, entry)) if presign else None
         if url is not None:
             return RedirectResponse(url.url, 302)
         part = headers.parse_range(range_ if headers.is_range_allowed(if_range, entry) else None, entry.size_bytes)
@@ -227,7 +198,7 @@ async def get_object(
                 service, reader, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
             )
         # raises if the object is gone; otherwise it changed
-        await service.repository(repository, lambda repo: ChunkReader(repo.get(ref, path)).close())
+        await call.run(lambda repo: ChunkReader(repo.get(ref, path)).close())
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
@@ -243,9 +214,7 @@ async def get_object(
     | failures(410, 416),
 )
 async def head_object(
-    service: ServiceOf,
-    _caller: Reader,
-    repository: str,
+    call: Reader,
     ref: str,
     path: ObjectPath,
     range_: Range = None,
@@ -254,7 +223,7 @@ async def head_object(
     if_match: IfMatch = None,
 ) -> Response:
     _refuse_if_match(if_match)
-    entry = (await service.stat(repository, ref, path)).entry
+    entry = (await call.service.stat(call.repository, ref, path)).entry
     if headers.matches_etag(if_none_match, entry):
         return make_empty_response(304, headers={"ETag": headers.etag_of(entry)})
     part = headers.parse_range(range_ if headers.is_range_allowed(if_range, entry) else None, entry.size_bytes)
@@ -266,83 +235,54 @@ async def head_object(
 
 
 @router.get(
-    "/refs/{ref}/objects/ls", operation_id="listObjects", responses={200: {"model": ObjectStatsList}, **failures(410)}
+    "/refs/{ref}/objects/ls", operation_id="listObjects", response_model=ObjectStatsList, responses=failures(410)
 )
 async def list_objects(
-    request: Request,
-    service: ServiceOf,
-    caller: Reader,
-    repository: str,
+    call: Reader,
     ref: str,
+    bounds: PageOf,
     prefix: Prefix = "",
-    after: After = "",
-    amount: Amount = AMOUNT,
     delimiter: Delimiter = "",
     user_metadata: UserMetadata = True,
     presign: Presign = False,
 ) -> Response:
-    amount_max = amount_of(amount)
-
     def read(repo: Repository) -> Response:
-        page = repo.list_page(ref, prefix=prefix, after=after, amount=amount_max, delimiter=delimiter)
+        page = repo.list_page(ref, prefix=prefix, after=bounds.after, amount=bounds.most, delimiter=delimiter)
         results: list[ObjectFields] = []
         for path, entry in page.results:
             signable = presign and entry is not None and entry.address  # what a purge erased has no address
-            url = _sign_read_url(service, request, repo.context, entry) if signable and entry is not None else None
+            url = _sign_read_url(call, repo.context, entry) if signable and entry is not None else None
             results.append(object_fields(repo.context, path, entry, user_metadata=user_metadata, signed=url))
-        offset = page.next_after if page.has_more else ""
-        pagination = Pagination(
-            has_more=page.has_more, next_offset=offset, results=len(results), max_per_page=amount_max
-        )
-        return make_page_response(pagination, results)
+        return make_page_response(bounds.describe(len(results), page.next_after, has_more=page.has_more), results)
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
 @router.get(
     "/refs/{ref}/objects/underlyingProperties",
     operation_id="getUnderlyingProperties",
-    responses={200: {"model": UnderlyingObjectProperties}, **failures(410)},
+    response_model=UnderlyingObjectProperties,
+    responses=failures(410),
 )
-async def underlying_properties(
-    service: ServiceOf, _caller: Reader, repository: str, ref: str, path: ObjectPath
-) -> Response:
-    await service.stat(repository, ref, path)
+async def underlying_properties(call: Reader, ref: str, path: ObjectPath) -> Response:
+    await call.service.stat(call.repository, ref, path)
     return make_response(UnderlyingObjectProperties())
 
 
 @router.delete("/branches/{branch}/objects", operation_id="deleteObject", status_code=204, responses=failures(409))
-async def delete_object(
-    service: ServiceOf,
-    _caller: Writer,
-    repository: str,
-    branch: str,
-    path: ObjectPath,
-    force: Force = False,
-    no_tombstone: bool = False,
-) -> Response:
+async def delete_object(call: Writer, branch: str, path: ObjectPath) -> Response:
     """Delete a path; succeed, too, if nothing is there."""
-    del force, no_tombstone
-    await service.repository(repository, lambda repo: repo.delete(branch, path))
-    return make_empty_response()
+    return await call.act(lambda repo: repo.delete(branch, path))
 
 
 @router.post(
     "/branches/{branch}/objects/delete",
     operation_id="deleteObjects",
-    responses={200: {"model": ObjectErrorList}, **failures(409)},
+    response_model=ObjectErrorList,
+    responses=failures(409),
 )
-async def delete_objects(
-    service: ServiceOf,
-    _caller: Writer,
-    repository: str,
-    branch: str,
-    body: Annotated[PathList, PATHS_BODY],
-    force: Force = False,
-    no_tombstone: bool = False,
-) -> Response:
+async def delete_objects(call: Writer, branch: str, body: Annotated[PathList, PATHS_BODY]) -> Response:
     """Delete many paths; the answer lists those that failed, each with its reason."""
-    del force, no_tombstone
 
     def delete(repo: Repository) -> ObjectErrorList:
         repo.get_branch(branch)
@@ -356,30 +296,24 @@ async def delete_objects(
         repo.delete_many(branch, good)
         return ObjectErrorList(errors=errors)
 
-    return make_response(await service.repository(repository, delete))
+    return await call.answer(delete)
 
 
 @router.post(
     "/branches/{branch}/objects/copy",
     operation_id="copyObject",
     status_code=201,
-    responses={201: {"model": ObjectStats}, **failures(409, 410)},
+    response_model=ObjectStats,
+    responses=failures(409, 410),
 )
-async def copy_object(
-    service: ServiceOf,
-    _caller: Writer,
-    repository: str,
-    branch: str,
-    dest_path: Annotated[str, Query(min_length=1, max_length=1024)],
-    body: ObjectCopyCreation,
-) -> Response:
+async def copy_object(call: Writer, branch: str, dest_path: ObjectPath, body: ObjectCopyCreation) -> Response:
     """Copy an object to another path or branch without reading its data. A copy onto itself is refused."""
 
     def copy(repo: Repository) -> Response:
         entry = repo.copy(body.src_ref or branch, body.src_path, branch, dest_path)
         return make_object_response(repo.context, dest_path, entry, 201)
 
-    return await service.repository(repository, copy)
+    return await call.run(copy)
 
 
 def _refuse_if_match(if_match: str | None) -> None:
@@ -406,12 +340,12 @@ def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> 
         raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was not changed")
 
 
-def _sign_read_url(service: Service, request: Request, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
+def _sign_read_url(call: ApiCall, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
     """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
     check_erased(entry)
     if not is_own(entry.address):
         url = context.foreign.presign_get(entry.address, expires_seconds=SIGNED_SECONDS)
         return signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + SIGNED_SECONDS) if url else None
     return signed_urls.sign_url(
-        service, request, context, entry.address, "get", seconds=SIGNED_SECONDS, size_bytes=entry.size_bytes
+        call.request, context, entry.address, "get", seconds=SIGNED_SECONDS, size_bytes=entry.size_bytes
     )

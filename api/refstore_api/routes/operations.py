@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
 from refstore.core.ids import Address
@@ -32,14 +32,14 @@ from refstore_api.models import (
     WhyModel,
 )
 from refstore_api.object_stats import address_of_url, make_object_response, physical_url
-from refstore_api.page_responses import take_page
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, ServiceOf, amount_of
+from refstore_api.page_responses import PageOf
+from refstore_api.routes import COMMON, failures
+from refstore_api.shared_parameters import Prefix
 from refstore_http.json_responses import make_response
 from refstore_reaper import breaker
 from refstore_reaper.status import read_status
 
-router = APIRouter(tags=["refstore"], route_class=BoundedBodyRoute)
+router = APIRouter(tags=["refstore"], route_class=BoundedBodyRoute, responses=COMMON)
 PhysicalAddress = Annotated[
     str, Query(min_length=1, max_length=4096, description="As a listing shows it, or data/<hour>/<id>.")
 ]
@@ -50,27 +50,27 @@ OBJECT: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "o
     "/repositories/{repository}/branches/{branch}/objects/move",
     operation_id="moveObject",
     status_code=201,
-    responses={201: {"model": ObjectStats}, **failures(409)},
+    response_model=ObjectStats,
+    responses=failures(409),
 )
-async def move_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: MoveRequest) -> Response:
+async def move_object(call: Writer, branch: str, body: MoveRequest) -> Response:
     """Move an object to another path on its branch without reading its data."""
 
     def move(repo: Repository) -> Response:
         entry = repo.move(branch, body.src_path, body.dest_path)
         return make_object_response(repo.context, body.dest_path, entry, 201)
 
-    return await service.repository(repository, move)
+    return await call.run(move)
 
 
 @router.post(
     "/repositories/{repository}/branches/{branch}/objects/restore",
     operation_id="restoreObject",
     status_code=201,
-    responses={200: {"model": ObjectStats}, 201: {"model": ObjectStats}, **failures(409, 410)},
+    response_model=ObjectStats,
+    responses={200: {"model": ObjectStats}, **failures(409, 410)},
 )
-async def restore_object(
-    service: ServiceOf, _caller: Writer, repository: str, branch: str, body: RestoreRequestModel
-) -> Response:
+async def restore_object(call: Writer, branch: str, body: RestoreRequestModel) -> Response:
     """Restore a lost object, at its path or another one. 200: it is there already, and nothing was changed.
 
     409: something was written to the path since; `force` replaces that.
@@ -84,31 +84,23 @@ async def restore_object(
         status = 200 if restored.outcome is RestoreOutcome.UNCHANGED else 201
         return make_object_response(repo.context, restored.path, restored.entry, status)
 
-    return await service.repository(repository, restore)
+    return await call.run(restore)
 
 
-@router.get(
-    "/repositories/{repository}/grace",
-    operation_id="listInGrace",
-    responses={200: {"model": TrashItemList}, **failures()},
-)
+@router.get("/repositories/{repository}/grace", operation_id="listInGrace", response_model=TrashItemList)
 async def list_in_grace(
-    request: Request,
-    service: ServiceOf,
-    caller: Reader,
-    repository: str,
+    call: Reader,
+    page: PageOf,
     branch: Annotated[str | None, Query(max_length=255, description="Only what was last on this branch.")] = None,
     prefix: Prefix = "",
-    after: Annotated[str, Query(max_length=4096, description="The `next_offset` of the page before.")] = "",
-    amount: Amount = AMOUNT,
 ) -> Response:
     """List what can be restored now, page by page. If `deletes_at` is missing, the grace window has not begun: it
     begins when the reaper processes the object.
     """
 
     def read(repo: Repository) -> TrashItemList:
-        lost_objects = repo.list_trash(branch=branch, prefix=prefix, after=after)
-        results, pagination = take_page(lost_objects, amount_of(amount), lambda item: item.cursor)
+        lost_objects = repo.list_trash(branch=branch, prefix=prefix, after=page.after)
+        results, pagination = page.take(lost_objects, lambda item: item.cursor)
         return TrashItemList(
             pagination=pagination,
             results=[
@@ -125,39 +117,25 @@ async def list_in_grace(
             ],
         )
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
-@router.get(
-    "/repositories/{repository}/addresses",
-    operation_id="getReferences",
-    responses={200: {"model": AddressReferences}, **failures()},
-)
-async def get_references(
-    request: Request, service: ServiceOf, caller: Reader, repository: str, physical_address: PhysicalAddress
-) -> Response:
+@router.get("/repositories/{repository}/addresses", operation_id="getReferences", response_model=AddressReferences)
+async def get_references(call: Reader, physical_address: PhysicalAddress) -> Response:
     """Return the references to a physical address, each with its state."""
-
-    def read(repo: Repository) -> AddressReferences:
-        return _address_references(repo, repo.address(address_of_url(repo.context, physical_address)))
-
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(
+        lambda repo: _address_references(repo, repo.address(address_of_url(repo.context, physical_address)))
+    )
 
 
-@router.get(
-    "/repositories/{repository}/addresses/why",
-    operation_id="why",
-    responses={200: {"model": WhyModel}, **failures()},
-)
-async def why(
-    request: Request, service: ServiceOf, caller: Reader, repository: str, physical_address: PhysicalAddress
-) -> Response:
+@router.get("/repositories/{repository}/addresses/why", operation_id="why", response_model=WhyModel)
+async def why(call: Reader, physical_address: PhysicalAddress) -> Response:
     """Explain a physical address: its references, and who deleted it, when, and under which rule."""
 
     def read(repo: Repository) -> WhyModel:
         address = address_of_url(repo.context, physical_address)
         # a reaper's id has its host and process, and a store's words may have one
-        shows_host = caller.role >= Role.OPERATOR
+        shows_host = call.principal.role >= Role.OPERATOR
         explanation = repo.why(address)
         return WhyModel(
             physical_address=physical_url(repo.context, Address(address)),
@@ -180,21 +158,18 @@ async def why(
             ],
         )
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
-@router.get(
-    "/reaper/status", operation_id="reaperStatus", response_class=Response, responses={200: OBJECT, **failures()}
-)
+@router.get("/reaper/status", operation_id="reaperStatus", response_class=Response, responses={200: OBJECT})
 async def reaper_status(
-    service: ServiceOf,
-    _caller: Operator,
-    repository: Annotated[str | None, Query(max_length=63, description="Only this one.")] = None,
+    call: Operator, repository: Annotated[str | None, Query(max_length=63, description="Only this one.")] = None
 ) -> Response:
     """Return which reapers run, what waits, and where and why deletion has stopped."""
+    lake = call.service.lake
     if repository is not None:
-        await service.run(lambda: service.lake.undrained_context(repository))
-    status = await service.run(lambda: read_status(service.lake, repository=repository))
+        await call.service.run(lambda: lake.undrained_context(repository))
+    status = await call.service.run(lambda: read_status(lake, repository=repository))
     return JSONResponse(
         {
             "reapers": [each._asdict() for each in status.reapers],
@@ -208,11 +183,10 @@ async def reaper_status(
 @router.post(
     "/repositories/{repository}/reaper/resume",
     operation_id="resumeReaper",
-    responses={200: {"model": Message}, **failures(409)},
+    response_model=Message,
+    responses=failures(409),
 )
-async def resume_reaper(
-    service: ServiceOf, _caller: Operator, repository: str, body: ResumeRequest | None = None
-) -> Response:
+async def resume_reaper(call: Operator, body: ResumeRequest | None = None) -> Response:
     """Resume hard deletion that the breaker stopped: for a time, or for a number of objects; an hour by default.
 
     A deleted repository is found, too, until it is drained; its name is free only after that.
@@ -220,10 +194,10 @@ async def resume_reaper(
     bounds = body or ResumeRequest()
 
     def resume() -> Message:
-        ctx = service.lake.undrained_context(repository)
+        ctx = call.service.lake.undrained_context(call.repository)
         return Message(message=breaker.resume_stopped(ctx, seconds=bounds.seconds, objects=bounds.objects))
 
-    return make_response(await service.run(resume))
+    return make_response(await call.service.run(resume))
 
 
 def _purged_object(repo: Repository, role: PurgeRole | None) -> PurgedObject | None:

@@ -8,39 +8,32 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from refstore.operations.onboard import OnboardedDocument
-from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader
 from refstore_api.json_bodies import BodyBound, BoundedBodyRoute
 from refstore_api.models import PurgeDataset, PurgeDocumentModel, PurgeDocumentText
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import ServiceOf
-from refstore_http.json_responses import make_response
+from refstore_api.routes import COMMON, failures
 
-router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=BoundedBodyRoute)
+router = APIRouter(
+    prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=BoundedBodyRoute, responses=COMMON
+)
 DOCUMENT_BODY = BodyBound(2 << 20)
 """A document of `CHARACTERS_MAX`, as text in JSON."""
-PURGED = {200: {"model": PurgeDocumentModel}}
 
 
-@router.get("/document", operation_id="getPurgeDocument", responses={**PURGED, **failures()})
-async def get_document(service: ServiceOf, _caller: Reader, repository: str) -> Response:
+@router.get("/document", operation_id="getPurgeDocument", response_model=PurgeDocumentModel)
+async def get_document(call: Reader) -> Response:
     """Return the purge document that is set, and what it means. 404: nothing is onboarded."""
-    return make_response(await service.repository(repository, lambda repo: _document_model(repo.purge_document())))
+    return await call.answer(lambda repo: _document_model(repo.purge_document()))
 
 
-@router.put("/document", operation_id="setPurgeDocument", responses={**PURGED, **failures(409)})
-async def set_document(
-    service: ServiceOf, caller: Operator, repository: str, body: Annotated[PurgeDocumentText, DOCUMENT_BODY]
-) -> Response:
+@router.put("/document", operation_id="setPurgeDocument", response_model=PurgeDocumentModel, responses=failures(409))
+async def set_document(call: Operator, body: Annotated[PurgeDocumentText, DOCUMENT_BODY]) -> Response:
     """Onboard data sets: replace the whole document. Nothing is purged by this.
 
     400: the document has a mistake; the message names its field.
     """
-
-    def onboard(repo: Repository) -> PurgeDocumentModel:
-        return _document_model(repo.onboard_purge(body.document, by=caller.key_id))
-
-    return make_response(await service.repository(repository, onboard))
+    by = call.principal.key_id
+    return await call.answer(lambda repo: _document_model(repo.onboard_purge(body.document, by=by)))
 
 
 def _document_model(onboarded: OnboardedDocument) -> PurgeDocumentModel:

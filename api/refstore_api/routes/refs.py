@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from refstore.errors import CommitNotFound, Contention
 from refstore.operations import log_and_diff
 from refstore.repository import Repository
-from refstore_api import commit_responses
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_responses import (
     DiffEntry,
@@ -21,7 +20,9 @@ from refstore_api.commit_responses import (
     commit_models,
     diff_page,
     differences,
+    filter_log,
     merge_differences,
+    size_of,
 )
 from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import (
@@ -34,27 +35,19 @@ from refstore_api.models import (
     MergeResult,
     PathText,
 )
-from refstore_api.page_responses import take_page
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import AMOUNT, COMMIT_BODY, After, Amount, Delimiter, Prefix, ServiceOf, amount_of
+from refstore_api.page_responses import PageOf
+from refstore_api.routes import COMMON, failures
+from refstore_api.shared_parameters import COMMIT_BODY, Delimiter, Prefix
 from refstore_http.http_errors import BranchContention
-from refstore_http.json_responses import make_response
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=BoundedBodyRoute)
+router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=BoundedBodyRoute, responses=COMMON)
 FILTERS_MAX = 100
 
 
-@router.get(
-    "/commits/{commit_id}",
-    operation_id="getCommit",
-    tags=["commits"],
-    responses={200: {"model": CommitModel}, **failures()},
-)
-async def get_commit(service: ServiceOf, _caller: Reader, repository: str, commit_id: str) -> Response:
+@router.get("/commits/{commit_id}", operation_id="getCommit", tags=["commits"], response_model=CommitModel)
+async def get_commit(call: Reader, commit_id: str) -> Response:
     """Return the commit of any ref."""
-    return make_response(
-        await service.repository(repository, lambda repo: commit_model(repo, *repo.get_commit(commit_id)))
-    )
+    return await call.answer(lambda repo: commit_model(repo, *repo.get_commit(commit_id)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,52 +74,42 @@ class LogFilters:
         return int((self.since if self.since.tzinfo else self.since.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-@router.get("/refs/{ref}/commits", operation_id="logCommits", responses={200: {"model": CommitList}, **failures()})
+@router.get("/refs/{ref}/commits", operation_id="logCommits", response_model=CommitList)
 async def log_commits(
-    request: Request,
-    service: ServiceOf,
-    caller: Reader,
-    repository: str,
+    call: Reader,
     ref: str,
     filters: Annotated[LogFilters, Depends()],
-    after: After = "",
-    amount: Amount = AMOUNT,
+    page: PageOf,
     limit: Annotated[bool, Query(description="Do not say whether there is more.")] = False,
 ) -> Response:
     def read(repo: Repository) -> CommitList:
-        commits = commit_responses.filter_log(
+        commits = filter_log(
             repo,
             ref,
-            after=after,
+            after=page.after,
             first_parent=filters.first_parent,
             objects=filters.objects or [],
             prefixes=filters.prefixes or [],
             since_ms=filters.since_ms,
             stop_at=filters.stop_at,
         )
-        results, pagination = take_page(
-            commits, amount_of(amount), lambda item: item[0], lambda item: commit_responses.size_of(item[1])
-        )
+        results, pagination = page.take(commits, size=lambda item: size_of(item[1]))
         if limit:
             pagination.has_more = False
         return CommitList(pagination=pagination, results=commit_models(repo, results))
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
 @router.get(
-    "/refs/{left_ref}/diff/{right_ref}", operation_id="diffRefs", responses={200: {"model": DiffList}, **failures(410)}
+    "/refs/{left_ref}/diff/{right_ref}", operation_id="diffRefs", response_model=DiffList, responses=failures(410)
 )
 async def diff_refs(
-    request: Request,
-    service: ServiceOf,
-    caller: Reader,
-    repository: str,
+    call: Reader,
     left_ref: str,
     right_ref: str,
+    page: PageOf,
     prefix: Prefix = "",
-    after: After = "",
-    amount: Amount = AMOUNT,
     delimiter: Delimiter = "",
     type: Annotated[  # noqa: A002  # lakeFS's word
         Literal["two_dot", "three_dot"],
@@ -144,19 +127,15 @@ async def diff_refs(
                 return differences(log_and_diff.diff_commits(repo.context, left, right, prefix=prefix, after=start))
             return merge_differences(repo, left, base, right, prefix=prefix, after=start)
 
-        return diff_page(read_changes, prefix, after, amount_of(amount), delimiter)
+        return diff_page(read_changes, page, prefix, delimiter)
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
 @router.get(
-    "/refs/{source_ref}/merge/{destination_branch}",
-    operation_id="findMergeBase",
-    responses={200: {"model": FindMergeBaseResult}, **failures()},
+    "/refs/{source_ref}/merge/{destination_branch}", operation_id="findMergeBase", response_model=FindMergeBaseResult
 )
-async def find_merge_base(
-    request: Request, service: ServiceOf, caller: Reader, repository: str, source_ref: str, destination_branch: str
-) -> Response:
+async def find_merge_base(call: Reader, source_ref: str, destination_branch: str) -> Response:
     def read(repo: Repository) -> FindMergeBaseResult:
         return FindMergeBaseResult(
             source_commit_id=repo.get_commit(source_ref)[0],
@@ -164,21 +143,17 @@ async def find_merge_base(
             base_commit_id=repo.merge_base(source_ref, destination_branch) or "",
         )
 
-    return await service.read(request, caller.key_id, repository, read)
+    return await call.read(read)
 
 
 @router.post(
     "/refs/{source_ref}/merge/{destination_branch}",
     operation_id="mergeIntoBranch",
-    responses={200: {"model": MergeResult}, **failures(410, 412), 409: {"model": MergeConflictResult}},
+    response_model=MergeResult,
+    responses={**failures(410, 412), 409: {"model": MergeConflictResult}},
 )
 async def merge(
-    service: ServiceOf,
-    caller: Writer,
-    repository: str,
-    source_ref: str,
-    destination_branch: str,
-    body: Annotated[MergeModel | None, COMMIT_BODY] = None,
+    call: Writer, source_ref: str, destination_branch: str, body: Annotated[MergeModel | None, COMMIT_BODY] = None
 ) -> Response:
     options = body or MergeModel()
 
@@ -190,7 +165,7 @@ async def merge(
                 options.message or "",
                 strategy=options.strategy or "",
                 squash=options.squash_merge,
-                committer=caller.key_id,
+                committer=call.principal.key_id,
                 metadata=options.metadata or {},
                 allow_empty=options.allow_empty,
             )
@@ -198,4 +173,4 @@ async def merge(
             raise BranchContention(str(error)) from error
         return MergeResult(reference=merged.id)
 
-    return make_response(await service.repository(repository, make))
+    return await call.answer(make)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
-from refstore.core.ids import RepositoryName
 from refstore.errors import Invalid, InvalidName, ObjectsRefused
 from refstore.lake import Lake
 from refstore.records.repository_records import RepositoryRecord
@@ -24,46 +23,40 @@ from refstore_api.models import (
     RepositoryMetadataSet,
     RepositoryModel,
 )
-from refstore_api.page_responses import take_page
-from refstore_api.routes import failures
-from refstore_api.shared_parameters import AMOUNT, METADATA_BODY, After, Amount, Force, Prefix, ServiceOf, amount_of
+from refstore_api.page_responses import PageOf
+from refstore_api.routes import COMMON, failures
+from refstore_api.shared_parameters import METADATA_BODY, Prefix
 from refstore_http.http_errors import NotSupported, log_failure
 from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.namespace_choice import LOCAL, choose_namespace
-from refstore_http.principals import Principal
 
-router = APIRouter(tags=["repositories"], route_class=BoundedBodyRoute)
+router = APIRouter(prefix="/repositories", tags=["repositories"], route_class=BoundedBodyRoute, responses=COMMON)
 
 
-@router.get("/repositories", operation_id="listRepositories", responses={200: {"model": RepositoryList}, **failures()})
-async def list_repositories(
-    request: Request,
-    service: ServiceOf,
-    caller: Reader,
-    prefix: Prefix = "",
-    after: After = "",
-    amount: Amount = AMOUNT,
-    search: str = "",
-) -> Response:
+@router.get("", operation_id="listRepositories", response_model=RepositoryList)
+async def list_repositories(call: Reader, page: PageOf, prefix: Prefix = "", search: str = "") -> Response:
+    own, lake = call.principal.repositories, call.service.lake
+
     def read() -> RepositoryList:
-        repositories = _visible_repositories(service.lake.repositories(prefix=prefix, after=after), caller, search)
-        results, pagination = take_page(repositories, amount_of(amount), lambda item: item[0])
-        return RepositoryList(
-            pagination=pagination, results=[_repository_model(name, record) for name, record in results]
+        repositories = (
+            _repository_model(name, record)
+            for name, record in lake.repositories(prefix=prefix, after=page.after)
+            if search in name and (not own or name in own)
         )
+        results, pagination = page.take(repositories, lambda repository: repository.id)
+        return RepositoryList(pagination=pagination, results=results)
 
-    return await service.reads.run(request, caller.key_id, read)
+    return await call.service.reads.run(call.request, call.principal.key_id, read)
 
 
 @router.post(
-    "/repositories",
+    "",
     operation_id="createRepository",
     status_code=201,
-    responses={201: {"model": RepositoryModel}, **failures(409, 501)},
+    response_model=RepositoryModel,
+    responses=failures(409, 501),
 )
-async def create_repository(
-    service: ServiceOf, caller: Operator, body: RepositoryCreation, bare: bool = False
-) -> Response:
+async def create_repository(call: Operator, body: RepositoryCreation, bare: bool = False) -> Response:
     """Create a repository: empty, or with sample data on its default branch."""
     if bare or body.read_only:  # a caller that asks for either relies on it
         raise NotSupported(
@@ -71,83 +64,50 @@ async def create_repository(
         )
     if body.storage_id:
         raise Invalid(f"there is one store here, and it has no name; leave storage_id {body.storage_id[:80]!r} out")
+    lake = call.service.lake
 
     def make() -> RepositoryModel:
-        namespace = choose_namespace(service.lake, body.storage_namespace, service.settings.namespaces)
+        namespace = choose_namespace(lake, body.storage_namespace, call.service.settings.namespaces)
         given_namespace = body.storage_namespace if namespace and body.storage_namespace.startswith(LOCAL) else ""
-        with _explain_refusal(service.lake, namespace):
-            repository = service.lake.create_repository(
+        with _explain_refusal(lake, namespace):
+            repository = lake.create_repository(
                 body.name, namespace=namespace, default_branch=body.default_branch, given_namespace=given_namespace
             )
         if body.sample_data:
-            sample_data.add_sample_data(repository, committer=caller.key_id)
+            sample_data.add_sample_data(repository, committer=call.principal.key_id)
         return _repository_model(repository.name, repository.record)
 
-    return make_response(await service.run(make), 201)
+    return make_response(await call.service.run(make), 201)
 
 
-@router.get(
-    "/repositories/{repository}",
-    operation_id="getRepository",
-    responses={200: {"model": RepositoryModel}, **failures()},
-)
-async def get_repository(service: ServiceOf, _caller: Reader, repository: str) -> Response:
-    return make_response(await service.repository(repository, lambda repo: _repository_model(repo.name, repo.record)))
+@router.get("/{repository}", operation_id="getRepository", response_model=RepositoryModel)
+async def get_repository(call: Reader) -> Response:
+    return await call.answer(lambda repo: _repository_model(repo.name, repo.record))
 
 
-@router.delete("/repositories/{repository}", operation_id="deleteRepository", status_code=204, responses=failures(409))
-async def delete_repository(service: ServiceOf, _caller: Operator, repository: str, force: Force = False) -> Response:
-    del force
-    await service.run(lambda: service.lake.delete_repository(repository))
+@router.delete("/{repository}", operation_id="deleteRepository", status_code=204, responses=failures(409))
+async def delete_repository(call: Operator) -> Response:
+    await call.service.run(lambda: call.service.lake.delete_repository(call.repository))
     return make_empty_response()
 
 
-@router.get(
-    "/repositories/{repository}/metadata",
-    operation_id="getRepositoryMetadata",
-    responses={
-        200: {
-            "content": {"application/json": {"schema": {"type": "object", "additionalProperties": {"type": "string"}}}}
-        }
-    }
-    | failures(),
-)
-async def get_metadata(service: ServiceOf, _caller: Reader, repository: str) -> dict[str, str]:
-    return await service.repository(repository, lambda repo: dict(repo.record.metadata))
+@router.get("/{repository}/metadata", operation_id="getRepositoryMetadata")
+async def get_metadata(call: Reader) -> dict[str, str]:
+    return await call.run(lambda repo: dict(repo.record.metadata))
 
 
-@router.post(
-    "/repositories/{repository}/metadata",
-    operation_id="setRepositoryMetadata",
-    status_code=204,
-    responses=failures(409),
-)
-async def set_metadata(
-    service: ServiceOf, _caller: Writer, repository: str, body: Annotated[RepositoryMetadataSet, METADATA_BODY]
-) -> Response:
-    await service.run(lambda: service.lake.set_metadata(repository, put=body.metadata))
+@router.post("/{repository}/metadata", operation_id="setRepositoryMetadata", status_code=204, responses=failures(409))
+async def set_metadata(call: Writer, body: Annotated[RepositoryMetadataSet, METADATA_BODY]) -> Response:
+    await call.service.run(lambda: call.service.lake.set_metadata(call.repository, put=body.metadata))
     return make_empty_response()
 
 
 @router.delete(
-    "/repositories/{repository}/metadata",
-    operation_id="deleteRepositoryMetadata",
-    status_code=204,
-    responses=failures(409),
+    "/{repository}/metadata", operation_id="deleteRepositoryMetadata", status_code=204, responses=failures(409)
 )
-async def delete_metadata(
-    service: ServiceOf, _caller: Writer, repository: str, body: Annotated[RepositoryMetadataKeys, METADATA_BODY]
-) -> Response:
-    await service.run(lambda: service.lake.set_metadata(repository, remove=body.keys))
+async def delete_metadata(call: Writer, body: Annotated[RepositoryMetadataKeys, METADATA_BODY]) -> Response:
+    await call.service.run(lambda: call.service.lake.set_metadata(call.repository, remove=body.keys))
     return make_empty_response()
-
-
-def _visible_repositories(
-    repositories: Iterator[tuple[RepositoryName, RepositoryRecord]], caller: Principal, search: str
-) -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
-    for name, record in repositories:
-        if search in name and (not caller.repositories or name in caller.repositories):
-            yield name, record
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from refstore.context import Context
@@ -25,16 +25,16 @@ from refstore_api.auth import Writer
 from refstore_api.json_bodies import BoundedBodyRoute
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
 from refstore_api.object_stats import add_token, address_of_url, make_object_response, physical_url, read_token
-from refstore_api.routes import failures
-from refstore_api.routes.objects import BINARY, IfMatch
+from refstore_api.routes import COMMON, failures
+from refstore_api.routes.objects import BINARY, IfMatch, IfNoneMatch, Range
 from refstore_api.shared_parameters import ObjectPath, Presign, ServiceOf
 from refstore_http import headers, request_bodies
 from refstore_http.http_errors import PreconditionFailed
-from refstore_http.json_responses import make_empty_response, make_response
+from refstore_http.json_responses import make_empty_response
 from refstore_http.object_streams import ChunkReader, read_first, stream_object
 from refstore_http.service import LinkRequest
 
-router = APIRouter(tags=["staging"], route_class=BoundedBodyRoute)
+router = APIRouter(tags=["staging"], route_class=BoundedBodyRoute, responses=COMMON)
 BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
 RAW: dict[str, Any] = {
     "requestBody": {
@@ -44,17 +44,13 @@ RAW: dict[str, Any] = {
 }
 
 
-@router.put(BACKING, operation_id="linkPhysicalAddress", responses={200: {"model": ObjectStats}, **failures(409, 412)})
+@router.put(BACKING, operation_id="linkPhysicalAddress", response_model=ObjectStats, responses=failures(409, 412))
 async def link_physical_address(
-    service: ServiceOf,
-    _caller: Writer,
-    repository: str,
+    call: Writer,
     branch: str,
     path: ObjectPath,
     body: StagingMetadata,
-    if_none_match: Annotated[
-        str | None, Header(alias="If-None-Match", description="*: only if nothing is at the path yet.")
-    ] = None,
+    if_none_match: IfNoneMatch = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Link a written address to the branch: once, at the path that it was issued for, before it expires."""
@@ -76,18 +72,16 @@ async def link_physical_address(
         )
 
     try:
-        context, entry = await service.link(repository, branch, LinkRequest(path, if_none_match == "*", link))
+        request = LinkRequest(path, if_none_match == "*", link)
+        context, entry = await call.service.link(call.repository, branch, request)
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
     return make_object_response(context, path, entry)
 
 
-@router.get(BACKING, operation_id="getPhysicalAddress", responses={200: {"model": StagingLocation}, **failures()})
+@router.get(BACKING, operation_id="getPhysicalAddress", response_model=StagingLocation)
 async def get_physical_address(
-    request: Request,
-    service: ServiceOf,
-    _caller: Writer,
-    repository: str,
+    call: Writer,
     branch: str,
     path: ObjectPath,
     presign: Presign = False,
@@ -116,8 +110,7 @@ async def get_physical_address(
         if presign:
             left_ms = issued.expires_ms - repo.context.clock.now_ms()
             url = signed_urls.sign_url(
-                service,
-                request,
+                call.request,
                 repo.context,
                 issued.address,
                 "put",
@@ -132,7 +125,7 @@ async def get_physical_address(
             presigned_url_expiry=url.expires_seconds if url else None,
         )
 
-    return make_response(await service.repository(repository, issue))
+    return await call.answer(issue)
 
 
 @router.get(
@@ -141,12 +134,7 @@ async def get_physical_address(
     response_class=Response,
     responses={200: BINARY, 206: BINARY} | failures(416),
 )
-async def get_signed(
-    request: Request,
-    service: ServiceOf,
-    token: str,
-    range_: Annotated[str | None, Header(alias="Range", description="One range of bytes.")] = None,
-) -> Response:
+async def get_signed(request: Request, service: ServiceOf, token: str, range_: Range = None) -> Response:
     """Read one object by a signed URL."""
 
     grant, context = await service.run(partial(signed_urls.verify_token, service, token, "get"))

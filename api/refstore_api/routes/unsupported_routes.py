@@ -78,7 +78,7 @@ UNSUPPORTED: Final[tuple[tuple[str, str], ...]] = (
 
 
 def _make_refusal(why: str) -> Callable[[Reader], Awaitable[Response]]:
-    async def refuse(_caller: Reader) -> Response:
+    async def refuse(_call: Reader) -> Response:
         raise NotSupported(why)
 
     return refuse
