@@ -10,6 +10,7 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from refstore.lake import Lake
 from refstore.repository import Repository
 from refstore_http.json_responses import make_empty_response, make_response
 from refstore_http.principals import Principal
@@ -50,3 +51,7 @@ class ApiCall:
     async def read(self, work: Callable[[Repository], BaseModel | Response]) -> Response:
         """Answer a read that may take long: in a slot of the access key, and only while its client is connected."""
         return await self.service.read(self.request, self.principal.key_id, self.repository, work)
+
+    async def read_lake(self, work: Callable[[Lake], BaseModel | Response]) -> Response:
+        """Answer a read of the whole lake likewise."""
+        return await self.service.reads.run(self.request, self.principal.key_id, lambda: work(self.service.lake))

@@ -35,9 +35,9 @@ router = APIRouter(prefix="/repositories", tags=["repositories"], route_class=Bo
 
 @router.get("", operation_id="listRepositories", response_model=RepositoryList)
 async def list_repositories(call: Reader, page: PageOf, prefix: Prefix = "", search: str = "") -> Response:
-    own, lake = call.principal.repositories, call.service.lake
+    own = call.principal.repositories
 
-    def read() -> RepositoryList:
+    def read(lake: Lake) -> RepositoryList:
         repositories = (
             _repository_model(name, record)
             for name, record in lake.repositories(prefix=prefix, after=page.after)
@@ -46,7 +46,7 @@ async def list_repositories(call: Reader, page: PageOf, prefix: Prefix = "", sea
         results, pagination = page.take(repositories, lambda repository: repository.id)
         return RepositoryList(pagination=pagination, results=results)
 
-    return await call.service.reads.run(call.request, call.principal.key_id, read)
+    return await call.read_lake(read)
 
 
 @router.post(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from refstore.core.units import DAY_MS
@@ -12,11 +12,10 @@ from refstore.errors import Invalid, NotFound
 from refstore.lake import Lake
 from refstore.service import access_keys
 from refstore.service.access_keys import AccessKey, Role
-from refstore_api.shared_parameters import ServiceOf
-from refstore_api.ui.confirmation import Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, read_answer, show_result
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import format_time, render
+from refstore_api.ui.pages import format_time
 from refstore_api.ui.sessions import OperatorSession
 
 router = APIRouter(prefix=f"{PATH}/keys")
@@ -26,53 +25,46 @@ DAYS_MAX: Final = 3660
 
 
 @router.get("")
-async def list_keys(request: Request, service: ServiceOf, session: OperatorSession) -> Response:
+async def list_keys(session: OperatorSession) -> Response:
     def work() -> Response:
-        found = sorted(access_keys.scan_keys(service.lake.kv), key=lambda key: -key.created_ms)
-        return render(
-            request, "keys.html", keys=found[:KEYS], count=len(found), own=session.principal.key_id, roles=list(Role)
-        )
+        found = sorted(access_keys.scan_keys(session.service.lake.kv), key=lambda key: -key.created_ms)
+        own = session.principal.key_id
+        return session.render("keys.html", keys=found[:KEYS], count=len(found), own=own, roles=list(Role))
 
-    return await service.run(work)
+    return await session.service.run(work)
 
 
 @router.post("/create")
-async def create(request: Request, service: ServiceOf, session: OperatorSession) -> Response:
-    form = await read_form(request, session)
-    made = await service.run(lambda: _create_key(service.lake, form))
+async def create(session: OperatorSession) -> Response:
+    form = await read_form(session)
+    made = await session.service.run(lambda: _create_key(session.service.lake, form))
     facts = [("Role", made.key.role.name.lower()), ("Repositories", ", ".join(made.key.repositories) or "all")]
-    return show_result(request, "Access key created", facts, back="/keys", secret=(made.key.id, made.secret))
+    return show_result(session, "Access key created", facts, back="/keys", secret=(made.key.id, made.secret))
 
 
 @router.get("/{key}/revoke")
-async def ask_revoke(request: Request, service: ServiceOf, session: OperatorSession, key: str) -> Response:
-    def work() -> Response:
-        found = _find_key(service.lake, key)
-        return ask_confirmation(
-            request,
-            Confirmation(
-                title="Revoke an access key",
-                lead="Its secrets and its tokens stop working within seconds, for ever.",
-                button="Revoke the key",
-                facts=[
-                    ("Access key", found.id),
-                    ("Role", found.role.name.lower()),
-                    ("Description", found.description or "none"),
-                    ("Last used", format_time(found.last_used_ms) if found.last_used_ms else "never"),
-                ],
-                warnings=["You are signed in with this key."] if found.id == session.principal.key_id else [],
-                cancel="/keys",
-            ),
-        )
-
-    return await service.run(work)
+async def ask_revoke(session: OperatorSession, key: str) -> Response:
+    found = await session.service.run(lambda: _find_key(session.service.lake, key))
+    return Confirmation(
+        title="Revoke an access key",
+        lead="Its secrets and its tokens stop working within seconds, for ever.",
+        button="Revoke the key",
+        facts=[
+            ("Access key", found.id),
+            ("Role", found.role.name.lower()),
+            ("Description", found.description or "none"),
+            ("Last used", format_time(found.last_used_ms) if found.last_used_ms else "never"),
+        ],
+        warnings=["You are signed in with this key."] if found.id == session.principal.key_id else [],
+        cancel="/keys",
+    ).ask(session)
 
 
 @router.post("/{key}/revoke")
-async def revoke(request: Request, service: ServiceOf, session: OperatorSession, key: str) -> Response:
-    await read_answer(request, session)
-    done = await service.run(lambda: access_keys.revoke_key(service.lake, key))
-    return show_result(request, "Access key revoked", [("Access key", done.id)], back="/keys")
+async def revoke(session: OperatorSession, key: str) -> Response:
+    await read_answer(session)
+    done = await session.service.run(lambda: access_keys.revoke_key(session.service.lake, key))
+    return show_result(session, "Access key revoked", [("Access key", done.id)], back="/keys")
 
 
 def _create_key(lake: Lake, form: FormFields) -> access_keys.NewKey:

@@ -6,13 +6,12 @@ from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.audit.audit_reader import NumberedAuditEntry, entries_newest_first
-from refstore_api.shared_parameters import ServiceOf
+from refstore.lake import Lake
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession
 
 router = APIRouter(prefix=f"{PATH}/audit")
@@ -25,8 +24,6 @@ Filter = Annotated[str, Query(max_length=200)]
 
 @router.get("")
 async def show(
-    request: Request,
-    service: ServiceOf,
     session: OperatorSession,
     action: Filter = "",
     repository: Filter = "",
@@ -43,11 +40,10 @@ async def show(
             and (not actor or act.actor.id == actor)
         )
 
-    def work() -> Response:
-        reads = islice(entries_newest_first(service.lake.kv, service.lake.own_store), READ_MAX)
+    def work(lake: Lake) -> Response:
+        reads = islice(entries_newest_first(lake.kv, lake.own_store), READ_MAX)
         found = list(islice(filter(matches, reads), skip, skip + PAGE + 1))
-        return render(
-            request,
+        return session.render(
             "audit.html",
             entries=[(read, _show_values(read)) for read in found[:PAGE]],
             action=action,
@@ -58,7 +54,7 @@ async def show(
             read_max=READ_MAX,
         )
 
-    return await service.reads.run(request, session.principal.key_id, work)
+    return await session.read_lake(work)
 
 
 def _show_values(read: NumberedAuditEntry) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.core.ids import CommitId
@@ -20,9 +20,7 @@ from refstore.retention.path_rules import make_plan
 from refstore.retention.rules import Rules
 from refstore.versioning.commits.tree_diff import PathChange
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/commits", route_class=EncodedNameRoute)
@@ -52,10 +50,7 @@ class _RulesExpiry(NamedTuple):
 
 @router.get("")
 async def log(
-    request: Request,
-    service: ServiceOf,
     session: ReaderSession,
-    repository: str,
     ref: Annotated[str, Query(max_length=255)] = "",
     skip: Annotated[int, Query(ge=0, le=SKIP_MAX)] = 0,
 ) -> Response:
@@ -63,10 +58,8 @@ async def log(
         name = ref or repo.default_branch
         entries = list(islice(repo.history(name), skip, skip + PAGE + 1))
         known = _compute_expiry(repo)
-        return render(
-            request,
+        return session.render(
             "commits.html",
-            repository=repo.name,
             ref=name,
             rows=[(entry, describe_state(entry, known and known.expiry)) for entry in entries[:PAGE]],
             skip=skip,
@@ -75,11 +68,11 @@ async def log(
             has_rules=known is not None,
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/{commit}")
-async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str, commit: str) -> Response:
+async def show(session: ReaderSession, commit: str) -> Response:
     def work(repo: Repository) -> Response:
         commit_id = refs_.resolve(repo.context, commit).commit
         entry = next(iter(repo.history(commit_id)))
@@ -94,10 +87,8 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             changes = list(islice(changes_of(repo.context, commit_id), CHANGES + 1))
         except Gone as error:
             hidden = str(error)
-        return render(
-            request,
+        return session.render(
             "commit.html",
-            repository=repo.name,
             commit=commit_id,
             record=entry.record,
             mark=entry.mark,
@@ -111,7 +102,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             lifetimes=CommitLifetime,
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 def describe_state(entry: LogEntry, expiry: CommitExpiry | None) -> CommitStateText:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
-from fastapi import Request
 from starlette.responses import Response
 
 from refstore.errors import Conflict
 from refstore_api.ui.forms import FormFields, read_form
-from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import UserSession
 
 PROOF_FIELD = "confirmed"
@@ -61,39 +59,28 @@ class Confirmation(NamedTuple):
     is_allowed: bool = True
     """False: the dry run says that the act would do nothing, so there is no button."""
 
-
-def ask_confirmation(
-    request: Request, question: Confirmation, *, repository: str | None = None, **values: Any
-) -> Response:
-    """Return the page that asks. Its form posts to the same address."""
-    hidden = [
-        (name, one) for name, of in question.hidden_fields.items() for one in ([of] if isinstance(of, str) else of)
-    ]
-    session: UserSession = request.state.session
-    proof = make_proof(request, session, question.hidden_fields)
-    return render(
-        request,
-        "question.html",
-        question=question,
-        hidden=[*hidden, (PROOF_FIELD, proof)],
-        repository=repository,
-        **values,
-    )
+    def ask(self, session: UserSession) -> Response:
+        """Return the page that asks. Its form posts to the same address."""
+        hidden = [
+            (name, one) for name, of in self.hidden_fields.items() for one in ([of] if isinstance(of, str) else of)
+        ]
+        hidden.append((PROOF_FIELD, make_proof(session, self.hidden_fields)))
+        return session.render("question.html", question=self, hidden=hidden)
 
 
-async def read_answer(request: Request, session: UserSession, inputs: Iterable[str] = ()) -> FormFields:
+async def read_answer(session: UserSession, inputs: Iterable[str] = ()) -> FormFields:
     """Return the form of the page that asks at this address. Raises Conflict if that page was not shown for these
     inputs, and what `read_form` raises.
     """
-    form = await read_form(request, session)
-    if not is_answer(request, session, form, inputs):
+    form = await read_form(session)
+    if not is_answer(session, form, inputs):
         raise Conflict("this form was sent without the page that shows what it does; open that page, and answer it")
     return form
 
 
-def is_answer(request: Request, session: UserSession, form: FormFields, inputs: Iterable[str]) -> bool:
+def is_answer(session: UserSession, form: FormFields, inputs: Iterable[str]) -> bool:
     """Return whether the form is the answer to a page that was shown for these inputs."""
-    proof = make_proof(request, session, {name: form.texts(name) for name in inputs})
+    proof = make_proof(session, {name: form.texts(name) for name in inputs})
     return hmac.compare_digest(form.raw(PROOF_FIELD).encode(), proof.encode())
 
 
@@ -108,9 +95,9 @@ def check_shown(form: FormFields, shown: object) -> None:
         raise Conflict("what this page showed has changed since, and nothing was done; open it again, and look")
 
 
-def make_proof(request: Request, session: UserSession, inputs: Mapping[str, str | Sequence[str]]) -> str:
+def make_proof(session: UserSession, inputs: Mapping[str, str | Sequence[str]]) -> str:
     """Return the proof that a page was shown for these inputs at this address."""
-    shown = [request.url.path, sorted((name, _normalize_values(values)) for name, values in inputs.items())]
+    shown = [session.request.url.path, sorted((name, _normalize_values(values)) for name, values in inputs.items())]
     return hmac.digest(session.form_token.encode(), _PROOF_PREFIX + msgspec.json.encode(shown), "sha256").hex()
 
 
@@ -120,11 +107,10 @@ def _normalize_values(values: str | Sequence[str]) -> list[str]:
 
 
 def show_result(
-    request: Request,
+    session: UserSession,
     title: str,
     facts: Sequence[tuple[str, str]],
     *,
-    repository: str | None = None,
     back: str = "",
     failed: Sequence[str] = (),
     secret: tuple[str, str] | None = None,
@@ -132,6 +118,4 @@ def show_result(
     """Return the page that says what an act did. `failed`: what it did not do, and why. `secret`: an access key's id
     and secret, which are shown once.
     """
-    return render(
-        request, "done.html", title=title, facts=facts, repository=repository, back=back, failed=failed, secret=secret
-    )
+    return session.render("done.html", title=title, facts=facts, back=back, failed=failed, secret=secret)

@@ -50,10 +50,11 @@ class FormFields:
             raise Invalid(f"{self.text(name)[:40]!r} is not a whole number; go back, and correct it") from None
 
 
-async def read_form(request: Request, session: UserSession, bytes_max: int = BYTES_MAX) -> FormFields:
+async def read_form(session: UserSession, bytes_max: int = BYTES_MAX) -> FormFields:
     """Return the form of a session. Raises Forbidden (not a form of this session), Invalid, BodyTooLarge."""
-    form = await read_fields(request, bytes_max)
-    check_form_token(form, session.form_token)
+    form = await read_fields(session.request, bytes_max)
+    if not hmac.compare_digest(form.raw(PROOF).encode(), session.form_token.encode()):
+        raise Forbidden("this form belongs to another session, or to none; load the page again, and send its own form")
     return form
 
 
@@ -63,12 +64,6 @@ async def read_fields(request: Request, bytes_max: int) -> FormFields:
         raise Invalid(f"the form was not sent as {_TYPE}; use the page's own form")
     body = await receive_body(request, bytes_max)
     return await parse_in_turn(request, body, lambda: _parse(body))
-
-
-def check_form_token(form: FormFields, expected: str) -> None:
-    """Check that the form belongs to the session. Raises Forbidden."""
-    if not hmac.compare_digest(form.raw(PROOF).encode(), expected.encode()):
-        raise Forbidden("this form belongs to another session, or to none; load the page again, and send its own form")
 
 
 def _parse(body: bytes) -> FormFields:

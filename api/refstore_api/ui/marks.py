@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.core.ids import CommitId
@@ -20,10 +20,9 @@ from refstore.records.commit_records import Commit
 from refstore.records.mark_records import Mark
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.shared_parameters import ServiceOf
-from refstore_api.ui.confirmation import Confirmation, ConfirmationField, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, ConfirmationField, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import format_time, render
+from refstore_api.ui.pages import format_time
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc.run_summary import GcSummary, ObjectCount, read_summary
 
@@ -33,41 +32,29 @@ COMMITS: Final = 100
 
 
 @router.get("")
-async def list_marks(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+async def list_marks(session: ReaderSession) -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
         runs = [run for run in marks.runs.scan() if run.state in OPEN_STATES]
-        return render(
-            request,
+        runs.sort(key=lambda run: run.record.deletes_at_ms)
+        return session.render(
             "marks.html",
-            repository=repo.name,
-            runs=[
-                (run, marks.statuses.read_counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)
-            ],
+            runs=[(run, marks.statuses.read_counts(run)) for run in runs],
             states=RunState,
             may_act=session.has_role("operator", repo.name),
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/{mark}")
-async def show(
-    request: Request,
-    service: ServiceOf,
-    session: ReaderSession,
-    repository: str,
-    mark: str,
-    after: Annotated[str, Query(max_length=64)] = "",
-) -> Response:
+async def show(session: ReaderSession, mark: str, after: Annotated[str, Query(max_length=64)] = "") -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
         run = marks.runs.get(mark)
         commits = _commits(marks, mark, after)
-        return render(
-            request,
+        return session.render(
             "mark.html",
-            repository=repo.name,
             run=run,
             states=RunState,
             counts=marks.statuses.read_counts(run),
@@ -77,49 +64,38 @@ async def show(
             may_act=session.has_role("operator", repo.name) and run.state in OPEN_STATES,
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/{mark}/unmark")
-async def ask_unmark(
-    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
-) -> Response:
+async def ask_unmark(session: OperatorSession, mark: str) -> Response:
     """Ask before a commit, or all commits of a mark, become active again."""
 
     def work(repo: Repository) -> Response:
         Marks(repo.context).decisions.check_unmark(mark)
         would = unmark_operation.preview_unmark(repo.context, mark)
         again = len(would.expired_commits)
-        return ask_confirmation(
-            request,
-            Confirmation(
-                title="Unmark",
-                lead="These commits become active again, and the sweep leaves what they name.",
-                button="Unmark",
-                facts=[
-                    ("Commits that become active again", f"{len(would.commits):,}"),
-                    ("Of these, expired by the rules, so that the next run marks them again", f"{again:,}"),
-                ],
-                warnings=["Change the rules first, or pin the commits, if they are to stay."] if again else [],
-                fields=[
-                    ConfirmationField(
-                        "checkbox", "pin", "Pin these commits in the rules, so that no run marks them again"
-                    )
-                ],
-                is_danger=False,
-                cancel=f"/repositories/{repository}/marks",
-            ),
-            repository=repo.name,
-        )
+        pin = ConfirmationField("checkbox", "pin", "Pin these commits in the rules, so that no run marks them again")
+        return Confirmation(
+            title="Unmark",
+            lead="These commits become active again, and the sweep leaves what they name.",
+            button="Unmark",
+            facts=[
+                ("Commits that become active again", f"{len(would.commits):,}"),
+                ("Of these, expired by the rules, so that the next run marks them again", f"{again:,}"),
+            ],
+            warnings=["Change the rules first, or pin the commits, if they are to stay."] if again else [],
+            fields=[pin],
+            is_danger=False,
+            cancel=f"{session.home}/marks",
+        ).ask(session)
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.post("/{mark}/unmark")
-async def unmark(
-    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
-) -> Response:
-    form = await read_answer(request, session)
+async def unmark(session: OperatorSession, mark: str) -> Response:
+    form = await read_answer(session)
     pin, by = form.is_checked("pin"), session.principal.key_id
 
     def work(repo: Repository) -> UnmarkResult:
@@ -127,47 +103,38 @@ async def unmark(
         figures.write_marks(repo.context)
         return result
 
-    done = await service.repository(repository, work)
+    done = await session.run(work)
     facts = [
         ("Commits that are active again", f"{done.unmarked_commits:,}"),
         ("Pinned in the rules", f"{len(done.commits) if pin else 0:,}"),
         ("Expired by the rules: the next run marks them again", f"{len(done.expired_commits):,}"),
     ]
-    return show_result(request, "Unmarked", facts, repository=repository, back=f"/repositories/{repository}/marks")
+    return show_result(session, "Unmarked", facts, back=f"{session.home}/marks")
 
 
 @router.get("/{mark}/confirm")
-async def ask_confirm(
-    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
-) -> Response:
+async def ask_confirm(session: OperatorSession, mark: str) -> Response:
     """Ask before the sweep of a mark is confirmed that the breaker holds back."""
 
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
         run = marks.runs.get(mark)
-        waits = run.state is RunState.NEEDS_CONFIRMATION
-        return ask_confirmation(
-            request,
-            Confirmation(
-                title="Confirm a mark",
-                lead=f"After {format_time(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
-                button="Confirm the deletion",
-                facts=_count_rows(marks.statuses.read_counts(run), read_mark_summary(repo, mark)),
-                warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
-                cancel=f"/repositories/{repository}/marks/{mark}",
-                is_allowed=waits,
-            ),
-            repository=repo.name,
-        )
+        return Confirmation(
+            title="Confirm a mark",
+            lead=f"After {format_time(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
+            button="Confirm the deletion",
+            facts=_count_rows(marks.statuses.read_counts(run), read_mark_summary(repo, mark)),
+            warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
+            cancel=f"{session.home}/marks/{mark}",
+            is_allowed=run.state is RunState.NEEDS_CONFIRMATION,
+        ).ask(session)
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.post("/{mark}/confirm")
-async def confirm(
-    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
-) -> Response:
-    await read_answer(request, session)
+async def confirm(session: OperatorSession, mark: str) -> Response:
+    await read_answer(session)
     by = session.principal.key_id
 
     def work(repo: Repository) -> OfflineRun:
@@ -175,11 +142,9 @@ async def confirm(
         figures.write_marks(repo.context)
         return confirmed
 
-    run = await service.repository(repository, work)
+    run = await session.run(work)
     facts = [("Mark", run.mark_id), ("Deletes after", format_time(run.record.deletes_at_ms))]
-    return show_result(
-        request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}"
-    )
+    return show_result(session, "Confirmed", facts, back=f"{session.home}/marks/{mark}")
 
 
 def read_mark_summary(repo: Repository, mark: str) -> GcSummary | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.core.ids import Address, is_own
@@ -13,9 +13,7 @@ from refstore.operations.address_info import AddressInfo
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)
@@ -26,23 +24,13 @@ Path = Annotated[str, Query(max_length=4096)]
 
 
 @router.get("/objects")
-async def list_objects(
-    request: Request,
-    service: ServiceOf,
-    session: ReaderSession,
-    repository: str,
-    ref: Ref = "",
-    prefix: Path = "",
-    after: Path = "",
-) -> Response:
+async def list_objects(session: ReaderSession, ref: Ref = "", prefix: Path = "", after: Path = "") -> Response:
     def work(repo: Repository) -> Response:
         name = ref or repo.default_branch
         page = repo.list_page(name, prefix=prefix, after=after, amount=PAGE, delimiter="/")
         folders = prefix.split("/")[:-1]
-        return render(
-            request,
+        return session.render(
             "objects.html",
-            repository=repo.name,
             ref=name,
             prefix=prefix,
             folders=[(folder, "/".join(folders[: number + 1]) + "/") for number, folder in enumerate(folders)],
@@ -50,39 +38,25 @@ async def list_objects(
             next_after=page.next_after if page.has_more else "",
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/object")
-async def show(
-    request: Request, service: ServiceOf, session: ReaderSession, repository: str, ref: Ref, path: Path
-) -> Response:
+async def show(session: ReaderSession, ref: Ref, path: Path) -> Response:
     def work(repo: Repository) -> Response:
         found = repo.why_path(ref, path)
-        return render(
-            request,
-            "object.html",
-            repository=repo.name,
-            ref=ref,
-            object_path=path,
-            found=found,
-            now=found.now,
-            names=_read_names(repo, found.now),
-        )
+        names = _read_names(repo, found.now)
+        return session.render("object.html", ref=ref, object_path=path, found=found, now=found.now, names=names)
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/address")
-async def why(request: Request, service: ServiceOf, session: ReaderSession, repository: str, address: Path) -> Response:
+async def why(session: ReaderSession, address: Path) -> Response:
     """Explain a physical address."""
-
-    def work(repo: Repository) -> Response:
-        return render(
-            request, "address.html", repository=repo.name, address=address, why=repo.why(address, commits=True)
-        )
-
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(
+        lambda repo: session.render("address.html", address=address, why=repo.why(address, commits=True))
+    )
 
 
 def _read_names(repo: Repository, entry: Entry | None) -> AddressInfo | None:

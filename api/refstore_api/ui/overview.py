@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, NamedTuple
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.core.ids import RepositoryName
@@ -15,9 +15,8 @@ from refstore.monitoring import figures
 from refstore.monitoring.figures import Concern, Figures, OperatorWarning
 from refstore.records.figure_records import Amount
 from refstore.records.repository_records import RepositoryRecord
-from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import durations_text, render, settlement_text
+from refstore_api.ui.pages import durations_text, settlement_text
 from refstore_api.ui.sessions import ReaderSession, UserSession
 from refstore_reaper.status import read_status
 
@@ -41,23 +40,20 @@ class RepositoryRow(NamedTuple):
 @router.get("")
 @router.get("/")
 async def show(
-    request: Request,
-    service: ServiceOf,
     session: ReaderSession,
     q: Annotated[str, Query(max_length=63)] = "",
     warned: bool = False,
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> Response:
-    def work() -> Response:
-        rows = _repository_rows(service.lake, session)
+    def work(lake: Lake) -> Response:
+        rows = _repository_rows(lake, session)
         chosen = [row for row in rows if q.lower() in row.name and (row.warnings or not warned)]
         first = (page - 1) * PAGE
-        return render(
-            request,
+        return session.render(
             "overview.html",
-            settling=settlement_text(service.lake),
-            trying=durations_text(service.lake),
-            is_any_reaper_alive=any(each.is_alive for each in read_status(service.lake, repository="").reapers),
+            settling=settlement_text(lake),
+            trying=durations_text(lake),
+            is_any_reaper_alive=any(each.is_alive for each in read_status(lake, repository="").reapers),
             rows=chosen[first : first + PAGE],
             count=len(chosen),
             repositories=len(rows),
@@ -71,7 +67,7 @@ async def show(
             pages=max(1, -(-len(chosen) // PAGE)),
         )
 
-    return await service.reads.run(request, session.principal.key_id, work)
+    return await session.read_lake(work)
 
 
 def _repository_rows(lake: Lake, session: UserSession) -> list[RepositoryRow]:

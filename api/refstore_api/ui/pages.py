@@ -23,7 +23,6 @@ from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore.records.figure_records import DayAmount
 from refstore_api.ui.page_urls import base_path_of
-from refstore_api.ui.sessions import UserSession
 from refstore_http.service import Service
 
 POLICY: Final = (
@@ -51,11 +50,10 @@ class ChartBar(NamedTuple):
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a page. `values`: what the template shows."""
-    session: UserSession | None = getattr(request.state, "session", None)
     service: Service = request.app.state.service
     shared = {
         "base": base_path_of(request),
-        "session": session,
+        "session": getattr(request.state, "session", None),
         "now_ms": service.lake.clock.now_ms(),
         "version": __version__,
         "path": request.url.path,

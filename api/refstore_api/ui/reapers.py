@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from refstore.core.units import format_size
@@ -15,10 +15,9 @@ from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reaper_records import Lease
 from refstore_api.models import RESUME_SECONDS_MAX
-from refstore_api.shared_parameters import ServiceOf
-from refstore_api.ui.confirmation import Confirmation, ConfirmationField, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, ConfirmationField, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render, settlement_text
+from refstore_api.ui.pages import settlement_text
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_reaper import breaker
 from refstore_reaper.status import read_status
@@ -35,9 +34,8 @@ _HOUR: Final = 3600
 
 
 @router.get("/reapers")
-async def show(request: Request, service: ServiceOf, session: ReaderSession) -> Response:
-    def work() -> Response:
-        lake = service.lake
+async def show(session: ReaderSession) -> Response:
+    def work(lake: Lake) -> Response:
         leases = _leases(lake)
         own = session.principal.repositories
         repositories = [(name, record) for name, record in lake.repositories() if not own or name in own]
@@ -49,8 +47,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
             if known.reaper.stop_reason or known.reaper.error or known.reaper.refused_objects or record.id in leases
         ]
         rows.sort(key=lambda row: (not row[1].reaper.stop_reason, not row[1].reaper.error, row[0]))
-        return render(
-            request,
+        return session.render(
             "reapers.html",
             settling=settlement_text(lake),
             reapers=read_status(lake, repository="").reapers if not own else (),
@@ -62,48 +59,45 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
             refresh_seconds=REFRESH_SECONDS,
         )
 
-    return await service.reads.run(request, session.principal.key_id, work)
+    return await session.read_lake(work)
 
 
 @router.get("/repositories/{repository}/resume")
-async def ask_resume(request: Request, service: ServiceOf, _session: OperatorSession, repository: str) -> Response:
-    def work() -> Response:
-        found = next(iter(read_status(service.lake, repository=repository).repositories), None)
-        known = figures.read_figures(service.lake.kv, service.lake.undrained_context(repository).repo).reaper
-        reason = found.stopped if found else ""
-        return ask_confirmation(
-            request,
-            Confirmation(
-                title="Let hard deletion go on",
-                lead="The reaper deletes for ever what is due. Restore what should stay before that: see the trash.",
-                button="Let it delete",
-                facts=[
-                    ("Stopped because", reason or "it is not stopped"),
-                    ("Due now", f"{found.due if found else 0:,} objects"),
-                    ("Due when last measured", f"{known.due.objects:,} objects, {format_size(known.due.bytes)}"),
-                    ("In grace", f"{found.in_grace if found else 0:,} objects"),
-                ],
-                fields=[
-                    ConfirmationField(
-                        "select", "bound", "For how long", options=(("hours", "hours"), ("objects", "objects"))
-                    ),
-                    ConfirmationField("number", "amount", "How many hours, or objects", value="1"),
-                ],
-                warnings=["The KV went back. Settle that with `refstore kv reconcile` first."]
-                if known.kv_went_back
-                else [],
-                cancel="/reapers",
-                is_allowed=bool(reason),
-            ),
-            repository=repository,
-        )
+async def ask_resume(session: OperatorSession) -> Response:
+    lake, repository = session.service.lake, session.repository
 
-    return await service.run(work)
+    def work() -> Response:
+        found = next(iter(read_status(lake, repository=repository).repositories), None)
+        known = figures.read_figures(lake.kv, lake.undrained_context(repository).repo).reaper
+        reason = found.stopped if found else ""
+        bounds = (("hours", "hours"), ("objects", "objects"))
+        return Confirmation(
+            title="Let hard deletion go on",
+            lead="The reaper deletes for ever what is due. Restore what should stay before that: see the trash.",
+            button="Let it delete",
+            facts=[
+                ("Stopped because", reason or "it is not stopped"),
+                ("Due now", f"{found.due if found else 0:,} objects"),
+                ("Due when last measured", f"{known.due.objects:,} objects, {format_size(known.due.bytes)}"),
+                ("In grace", f"{found.in_grace if found else 0:,} objects"),
+            ],
+            fields=[
+                ConfirmationField("select", "bound", "For how long", options=bounds),
+                ConfirmationField("number", "amount", "How many hours, or objects", value="1"),
+            ],
+            warnings=["The KV went back. Settle that with `refstore kv reconcile` first."]
+            if known.kv_went_back
+            else [],
+            cancel="/reapers",
+            is_allowed=bool(reason),
+        ).ask(session)
+
+    return await session.service.run(work)
 
 
 @router.post("/repositories/{repository}/resume")
-async def resume(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
-    form = await read_answer(request, session)
+async def resume(session: OperatorSession) -> Response:
+    form = await read_answer(session)
     amount = form.number("amount")
     by_time = form.text("bound") != "objects"
     most = RESUME_SECONDS_MAX // _HOUR if by_time else OBJECTS_MAX
@@ -111,12 +105,12 @@ async def resume(request: Request, service: ServiceOf, session: OperatorSession,
         raise Invalid(f"give 1 to {most:,} {'hours' if by_time else 'objects'}; go back, and correct it")
 
     def work() -> str:
-        ctx = service.lake.undrained_context(repository)
+        ctx = session.service.lake.undrained_context(session.repository)
         seconds, objects = (amount * _HOUR, None) if by_time else (None, amount)
         return breaker.resume_stopped(ctx, seconds=seconds, objects=objects)
 
-    message = await service.run(work)
-    return show_result(request, "Hard deletion goes on", [("Result", message)], repository=repository, back="/reapers")
+    message = await session.service.run(work)
+    return show_result(session, "Hard deletion goes on", [("Result", message)], back="/reapers")
 
 
 def _leases(lake: Lake) -> dict[str, int]:

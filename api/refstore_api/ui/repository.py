@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.core.ids import BranchName
@@ -25,9 +25,8 @@ from refstore.records.staging_records import Entry, decode_staged_many
 from refstore.repository import Repository
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import durations_text, render, settlement_text
+from refstore_api.ui.pages import durations_text, settlement_text
 from refstore_api.ui.sessions import ReaderSession
 from refstore_reaper.status import read_status
 
@@ -64,26 +63,23 @@ class OpenUploadRow(NamedTuple):
 
 @router.get("")
 async def show(
-    request: Request,
-    service: ServiceOf,
     session: ReaderSession,
-    repository: str,
     after: Annotated[str, Query(max_length=255)] = "",
     after_tag: Annotated[str, Query(max_length=255)] = "",
 ) -> Response:
+    lake = session.service.lake
+
     def work(repo: Repository) -> Response:
         branches = list(islice(repo.branches(after=after), BRANCHES + 1))
         tags = list(islice(repo.tags(after=after_tag), TAGS + 1))
         uploads = _upload_rows(repo, [name for name, _ in branches[:BRANCHES]])
         known = figures.read_figures(repo.context.kv, repo.context.repo)
         known = known._replace(gc=figures.measure_marks(repo.context, known.gc))
-        return render(
-            request,
+        return session.render(
             "repository.html",
-            settling=settlement_text(service.lake),
-            trying=durations_text(service.lake),
-            is_any_reaper_alive=any(each.is_alive for each in read_status(service.lake, repository="").reapers),
-            repository=repo.name,
+            settling=settlement_text(lake),
+            trying=durations_text(lake),
+            is_any_reaper_alive=any(each.is_alive for each in read_status(lake, repository="").reapers),
             default_branch=repo.default_branch,
             created_ms=repo.record.created_ms,
             grace_seconds=repo.context.grace_seconds,
@@ -98,7 +94,7 @@ async def show(
             runs=[each for each in run_control.active_runs(repo.context) if each.is_alive],
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 def _rows(repo: Repository, branches: Sequence[tuple[BranchName, Branch]]) -> list[BranchRow]:

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from refstore.audit.audit_entries import AuditEntry
@@ -22,11 +22,9 @@ from refstore.retention.active_commits import compute_expiry
 from refstore.retention.rule_explanation import BranchLine, ExpiryTotals
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import PROOF_FIELD, is_answer, make_proof, show_result
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession, UserSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/rules", route_class=EncodedNameRoute)
@@ -54,58 +52,57 @@ class RulesEffect(NamedTuple):
 
 
 @router.get("")
-async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+async def show(session: ReaderSession) -> Response:
     def work(repo: Repository) -> Response:
         current = repo.retention()
-        return render(
-            request,
+        return session.render(
             "rules.html",
-            repository=repo.name,
             current=current,
             effect=_compute_effect(repo, current.rules) if current is not None else None,
             may_edit=session.has_role("operator", repo.name),
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/edit")
-async def edit(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+async def edit(session: OperatorSession) -> Response:
     def work(repo: Repository) -> Response:
         current = repo.retention()
-        return _editor(request, repo, current.document if current is not None else EMPTY, _rules_digest(current))
+        return _editor(session, current.document if current is not None else EMPTY, _rules_digest(current))
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.post("/edit")
-async def save(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+async def save(session: OperatorSession) -> Response:
     """Show what the edited rules would do; with the answer of that page, set them. Its fields `remove` name the legal
     holds and pins that go, in percent-encoding: browsers change ends of lines.
     """
-    form = await read_form(request, session, FORM_BYTES_MAX)
-    return await service.repository(repository, lambda repo: _save(request, repo, form, session))
+    form = await read_form(session, FORM_BYTES_MAX)
+    return await session.run(lambda repo: _save(session, repo, form))
 
 
 @router.get("/history")
-async def history(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+async def history(session: OperatorSession) -> Response:
     """Show who changed the rules, when, and to what, from the audit log."""
+    lake = session.service.lake
 
     def work(repo: Repository) -> Response:
         changes: list[AuditEntry] = []
-        for read in islice(entries_newest_first(service.lake.kv, service.lake.own_store), CHANGES_READ):
+        for read in islice(entries_newest_first(lake.kv, lake.own_store), CHANGES_READ):
             act = read.entry.act if read.entry is not None else None
             if act is not None and act.repository == repo.name and act.action.startswith("rules."):
                 if act.outcome != "begun" and read.entry is not None:
                     changes.append(read.entry)
                 if len(changes) == CHANGES:
                     break
-        return render(request, "rules_history.html", repository=repo.name, changes=changes)
+        return session.render("rules_history.html", changes=changes)
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
-def _save(request: Request, repo: Repository, form: FormFields, session: UserSession) -> Response:
+def _save(session: UserSession, repo: Repository, form: FormFields) -> Response:
     by = session.principal.key_id
     document, before = form.raw("document").replace("\r\n", "\n"), form.text("before")
     if len(document) > CHARACTERS_MAX:
@@ -118,7 +115,7 @@ def _save(request: Request, repo: Repository, form: FormFields, session: UserSes
     try:
         parsed = rules_document.parse_rules(repo.context, document)
     except InvalidRules as error:
-        return _editor(request, repo, document, before, error)
+        return _editor(session, document, before, error)
     takes_latest_view = parsed.rules.allows_latest_view_expiry
     if takes_latest_view and not form.is_checked("allow_latest_view"):
         field = (
@@ -129,23 +126,21 @@ def _save(request: Request, repo: Repository, form: FormFields, session: UserSes
             "the box",
             place=field,
         )
-        return _editor(request, repo, document, before, error)
+        return _editor(session, document, before, error)
     missing: tuple[str, ...] = ()
-    if is_answer(request, session, form, INPUTS):
+    if is_answer(session, form, INPUTS):
         try:
             repo.set_retention(document, by=by, remove=[unquote(name) for name in form.texts("remove")])
         except ConsentNeeded as error:
             missing = error.names
         else:
-            facts, back = [("Repository", repo.name), ("Set by", by)], f"/repositories/{repo.name}/rules"
-            return show_result(request, "The rules are set", facts, repository=repo.name, back=back)
-    return render(
-        request,
+            facts = [("Repository", repo.name), ("Set by", by)]
+            return show_result(session, "The rules are set", facts, back=f"{session.home}/rules")
+    return session.render(
         "rules_preview.html",
         status=409 if missing else 200,
         missing=missing,
         changes=compare_with_current(repo.context, parsed.rules),
-        repository=repo.name,
         document=document,
         before=before,
         allow_latest_view=takes_latest_view,
@@ -154,22 +149,14 @@ def _save(request: Request, repo: Repository, form: FormFields, session: UserSes
         then=_compute_effect(repo, parsed.rules),
         read_as=parsed.read_as,
         confirmed=PROOF_FIELD,
-        proof=make_proof(request, session, {"document": document, "before": before}),
+        proof=make_proof(session, {"document": document, "before": before}),
     )
 
 
-def _editor(
-    request: Request, repo: Repository, document: str, before: str, error: InvalidRules | None = None
-) -> Response:
-    return render(
-        request,
-        "rules_edit.html",
-        status=400 if error is not None else 200,
-        repository=repo.name,
-        document=document,
-        before=before,
-        error=error,
-        help=_DAYS_HELP,
+def _editor(session: UserSession, document: str, before: str, error: InvalidRules | None = None) -> Response:
+    status = 400 if error is not None else 200
+    return session.render(
+        "rules_edit.html", status=status, document=document, before=before, error=error, help=_DAYS_HELP
     )
 
 

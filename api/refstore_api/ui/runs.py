@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from refstore.core.units import format_age
@@ -14,11 +14,9 @@ from refstore.monitoring import run_control
 from refstore.monitoring.run_control import ActiveRun
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.shared_parameters import ServiceOf
-from refstore_api.ui.confirmation import Confirmation, ask_confirmation, read_answer, show_result
+from refstore_api.ui.confirmation import Confirmation, read_answer, show_result
 from refstore_api.ui.marks import read_mark_summary
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/runs", route_class=EncodedNameRoute)
@@ -33,15 +31,13 @@ _STOPPED: Final = {
 
 
 @router.get("")
-async def list_runs(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+async def list_runs(session: ReaderSession) -> Response:
     def work(repo: Repository) -> Response:
         marks = Marks(repo.context)
         under_way = list(run_control.active_runs(repo.context))
         runs = sorted(marks.runs.scan(), key=lambda run: run.record.began_ms, reverse=True)
-        return render(
-            request,
+        return session.render(
             "runs.html",
-            repository=repo.name,
             under_way=under_way,
             runs=runs[:RUNS],
             more=len(runs) > RUNS,
@@ -50,19 +46,17 @@ async def list_runs(request: Request, service: ServiceOf, session: ReaderSession
             refresh_seconds=REFRESH_SECONDS if any(each.is_alive for each in under_way) else 0,
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/{run}")
-async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str, run: str) -> Response:
+async def show(session: ReaderSession, run: str) -> Response:
     """Show the report of a run of the offline job."""
 
     def work(repo: Repository) -> Response:
-        under_way = next((each for each in run_control.active_runs(repo.context) if each.run_id == run), None)
-        return render(
-            request,
+        under_way = _find_active_run(repo, run)
+        return session.render(
             "run.html",
-            repository=repo.name,
             run=Marks(repo.context).runs.get(run),
             states=RunState,
             under_way=under_way,
@@ -70,15 +64,15 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             refresh_seconds=REFRESH_SECONDS if under_way is not None and under_way.is_alive else 0,
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.get("/{run}/stop")
-async def ask_stop(
-    request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
-) -> Response:
+async def ask_stop(session: OperatorSession, run: str) -> Response:
     def work(repo: Repository) -> Response:
         found = _find_active_run(repo, run)
+        if found is None:
+            raise NotFound(f"no run {run[:80]!r} is under way; look at the list of runs for how it ended")
         progress = found.progress
         now_ms = repo.context.clock.now_ms()
         done = (
@@ -86,43 +80,34 @@ async def ask_stop(
             if progress.total_items
             else f"{progress.done_items:,}"
         )
-        return ask_confirmation(
-            request,
-            Confirmation(
-                title="Stop a run",
-                lead=f"The run ends within seconds. {_STOPPED.get(progress.kind, '')}",
-                button="Stop the run",
-                facts=[
-                    ("Run", f"{progress.kind} {found.run_id}"),
-                    ("Process", progress.owner),
-                    ("Runs for", format_age(now_ms - progress.began_ms)),
-                    ("Step", progress.step),
-                    ("Done in this step", done),
-                ],
-                warnings=[]
-                if found.is_alive
-                else ["It has given no sign of life for a minute; its process may be dead, and nothing will answer."],
-                cancel=f"/repositories/{repository}/runs",
-            ),
-            repository=repo.name,
-        )
+        return Confirmation(
+            title="Stop a run",
+            lead=f"The run ends within seconds. {_STOPPED.get(progress.kind, '')}",
+            button="Stop the run",
+            facts=[
+                ("Run", f"{progress.kind} {found.run_id}"),
+                ("Process", progress.owner),
+                ("Runs for", format_age(now_ms - progress.began_ms)),
+                ("Step", progress.step),
+                ("Done in this step", done),
+            ],
+            warnings=[]
+            if found.is_alive
+            else ["It has given no sign of life for a minute; its process may be dead, and nothing will answer."],
+            cancel=f"{session.home}/runs",
+        ).ask(session)
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.post("/{run}/stop")
-async def stop(request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str) -> Response:
-    await read_answer(request, session)
+async def stop(session: OperatorSession, run: str) -> Response:
+    await read_answer(session)
     by = session.principal.key_id
-    await service.repository(repository, lambda repo: run_control.request_stop(repo.context, run, by))
+    await session.run(lambda repo: run_control.request_stop(repo.context, run, by))
     facts = [("Run", run), ("Asked to stop by", by)]
-    return show_result(
-        request, "The run was asked to stop", facts, repository=repository, back=f"/repositories/{repository}/runs"
-    )
+    return show_result(session, "The run was asked to stop", facts, back=f"{session.home}/runs")
 
 
-def _find_active_run(repo: Repository, run: str) -> ActiveRun:
-    found = next((each for each in run_control.active_runs(repo.context) if each.run_id == run), None)
-    if found is None:
-        raise NotFound(f"no run {run[:80]!r} is under way; look at the list of runs for how it ended")
-    return found
+def _find_active_run(repo: Repository, run: str) -> ActiveRun | None:
+    return next((each for each in run_control.active_runs(repo.context) if each.run_id == run), None)

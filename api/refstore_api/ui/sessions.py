@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from fastapi import Depends, Request
@@ -21,10 +22,11 @@ from starlette.responses import Response
 
 from refstore.core.signing_keys import SigningKey
 from refstore.service.access_keys import Role
+from refstore_api.api_calls import ApiCall
 from refstore_api.auth import admit, authenticator_of
+from refstore_api.ui import pages
 from refstore_api.ui.page_urls import PATH, base_path_of, public_url_of
 from refstore_http.http_errors import Forbidden, Unauthenticated
-from refstore_http.principals import Principal
 from refstore_http.request_records import address_of
 
 COOKIE: Final = "refstore_session"
@@ -41,9 +43,21 @@ class SignInRequired(Unauthenticated):
     """The request has no session, or one that has ended."""
 
 
-class UserSession(NamedTuple):
-    principal: Principal
+@dataclass(frozen=True, slots=True)
+class UserSession(ApiCall):
+    """A request of a browser whose session holds."""
+
     form_token: str
+
+    @property
+    def home(self) -> str:
+        """The address of the path's repository, below `/ui`."""
+        return f"/repositories/{self.repository}"
+
+    def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """Return a page, of the path's repository if that names one."""
+        repository = self.request.path_params.get("repository")
+        return pages.render(self.request, template, status=status, repository=repository, **values)
 
     def has_role(self, role: str, repository: str | None = None) -> bool:
         """Return whether the caller has the role, so that a page shows what it may do."""
@@ -145,7 +159,7 @@ async def _read_session(request: Request) -> UserSession:
         principal = await authenticator_of(request).principal(f"Bearer {token}", address_of(request.scope))
     except Unauthenticated as error:
         raise SignInRequired(str(error)) from error
-    return UserSession(principal, form_token(token))
+    return UserSession(request, principal, form_token(token))
 
 
 def _sign_in_token(key: SigningKey, request: Request, secret: str, made_seconds: int) -> str:

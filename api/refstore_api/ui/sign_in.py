@@ -56,7 +56,7 @@ async def sign_in(request: Request, service: ServiceOf) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request, session: ReaderSession) -> Response:
-    await read_form(request, session)
+    await read_form(session)
     response = RedirectResponse(f"{base_path_of(request)}/sign-in", 303)
     await sessions.end_session(request, response)
     return response

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from refstore.core.units import format_size, sum_sizes
@@ -15,19 +15,16 @@ from refstore.errors import Invalid
 from refstore.operations.restore import RestoreOutcome, RestoreRequest, RestoreResult
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.shared_parameters import ServiceOf
 from refstore_api.ui.confirmation import (
     SHOWN_DIGEST,
     Confirmation,
     ConfirmationField,
-    ask_confirmation,
     is_answer,
     make_digest,
     show_result,
 )
 from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
-from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_class=EncodedNameRoute)
@@ -52,10 +49,7 @@ _WORDS: Final = {
 
 @router.get("")
 async def list_trash(
-    request: Request,
-    service: ServiceOf,
     session: ReaderSession,
-    repository: str,
     branch: Annotated[str, Query(max_length=255)] = "",
     prefix: Annotated[str, Query(max_length=4096)] = "",
     after: Annotated[str, Query(max_length=4096)] = "",
@@ -63,10 +57,8 @@ async def list_trash(
 ) -> Response:
     def work(repo: Repository) -> Response:
         found = list(islice(repo.list_trash(branch=branch or None, prefix=prefix, after=after), PAGE + 1))
-        return render(
-            request,
+        return session.render(
             "trash.html",
-            repository=repo.name,
             items=sorted(found[:PAGE], key=lambda item: (item.branch, item.path, -item.since_ms)),
             chosen=chosen,
             page_size=PAGE,
@@ -77,19 +69,19 @@ async def list_trash(
             may_restore=session.has_role("writer", repo.name),
         )
 
-    return await service.read(request, session.principal.key_id, repository, work)
+    return await session.read(work)
 
 
 @router.post("/restore")
-async def restore(request: Request, service: ServiceOf, session: WriterSession, repository: str) -> Response:
+async def restore(session: WriterSession) -> Response:
     """Restore the chosen objects, or everything that a branch lost below a prefix: first as a dry run, then really.
 
     What is restored are the objects that the page of the dry run named. If others have been lost meanwhile, or some are
     not what they were, that page is shown once more.
     """
-    form = await read_form(request, session, FORM_BYTES_MAX)
-    is_confirmed = is_answer(request, session, form, (*INPUTS, SHOWN_DIGEST))
-    back = f"/repositories/{repository}/trash"
+    form = await read_form(session, FORM_BYTES_MAX)
+    is_confirmed = is_answer(session, form, (*INPUTS, SHOWN_DIGEST))
+    back = f"{session.home}/trash"
 
     def work(repo: Repository) -> tuple[_RestorePlan, list[RestoreResult] | None]:
         plan = _make_plan(repo, form)
@@ -97,40 +89,31 @@ async def restore(request: Request, service: ServiceOf, session: WriterSession, 
             return plan, None
         return plan, plan.carry_out(repo, force=form.is_checked("force"))
 
-    plan, results = await service.repository(repository, work)
+    plan, results = await session.run(work)
     if results is not None:
         facts = _facts([*results, *plan.unrestorable], plan.remaining)
-        return show_result(request, "Restored", facts, repository=repository, back=back, failed=_failures(results))
-    return ask_confirmation(
-        request,
-        Confirmation(
-            title="Restore",
-            lead="These objects get back the names that they lost. They are staged; commit the branch to keep them.",
-            button="Restore",
-            facts=_facts([*(each.result for each in plan.objects), *plan.unrestorable], plan.remaining),
-            columns=("Path", "To branch", "What happens", "Size"),
-            items=[each.row for each in plan.objects],
-            warnings=[
-                *(["The trash has changed since this page was shown. Look at it again."] if is_confirmed else []),
-                *_failures([*(each.result for each in plan.objects), *plan.unrestorable]),
-            ],
-            fields=[
-                ConfirmationField(
-                    "checkbox",
-                    "force",
-                    "Replace what was written to these paths since",
-                    "What is replaced goes to the trash.",
-                )
-            ]
-            if any(each.result.outcome is RestoreOutcome.CONFLICT for each in plan.objects)
-            else [],
-            hidden_fields={**{name: form.texts(name) for name in INPUTS}, SHOWN_DIGEST: plan.digest},
-            is_danger=False,
-            cancel=back,
-            is_allowed=bool(plan.objects),
-        ),
-        repository=repository,
+        return show_result(session, "Restored", facts, back=back, failed=_failures(results))
+    would = [*(each.result for each in plan.objects), *plan.unrestorable]
+    force = ConfirmationField(
+        "checkbox", "force", "Replace what was written to these paths since", "What is replaced goes to the trash."
     )
+    return Confirmation(
+        title="Restore",
+        lead="These objects get back the names that they lost. They are staged; commit the branch to keep them.",
+        button="Restore",
+        facts=_facts(would, plan.remaining),
+        columns=("Path", "To branch", "What happens", "Size"),
+        items=[each.row for each in plan.objects],
+        warnings=[
+            *(["The trash has changed since this page was shown. Look at it again."] if is_confirmed else []),
+            *_failures(would),
+        ],
+        fields=[force] if any(each.result.outcome is RestoreOutcome.CONFLICT for each in plan.objects) else [],
+        hidden_fields={**{name: form.texts(name) for name in INPUTS}, SHOWN_DIGEST: plan.digest},
+        is_danger=False,
+        cancel=back,
+        is_allowed=bool(plan.objects),
+    ).ask(session)
 
 
 class _PlannedObject(NamedTuple):
