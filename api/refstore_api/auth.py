@@ -33,11 +33,9 @@ from refstore_api.api_calls import ApiCall
 from refstore_api.caller_cache import CallerCache, Credential, SecretCredential, TokenCredential
 from refstore_api.request_middleware import PRINCIPAL
 from refstore_http.http_errors import TooManyWrongSecrets, Unauthenticated, hide_faults
-from refstore_http.key_last_use import KeyLastUse
 from refstore_http.login_throttle import WRONG_SECRETS_MAX, LoginCaller, LoginThrottle
-from refstore_http.principals import KEY_SECONDS, Principal
-from refstore_http.request_pipeline import name_caller
-from refstore_http.request_records import address_of
+from refstore_http.principals import KEY_SECONDS, KeyLastUse, Principal
+from refstore_http.request_pipeline import address_of, name_caller
 from refstore_http.service import Service
 
 AUDIENCE: Final = "refstore-api"

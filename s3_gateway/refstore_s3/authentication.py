@@ -11,36 +11,28 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from refstore.records.lake_records import AccessKeyRecord
 from refstore.service import access_keys, s3_secrets
 from refstore.service.access_keys import Role
 from refstore.service.s3_secrets import S3Caller
 from refstore_http.http_errors import TooManyWrongSecrets, hide_faults
-from refstore_http.key_last_use import KeyLastUse
 from refstore_http.login_throttle import WRONG_SECRETS_MAX, LoginCaller, LoginThrottle, site_of
-from refstore_http.principals import KEY_SECONDS, Principal
+from refstore_http.principals import KEY_SECONDS, KeyLastUse, Principal
 from refstore_http.service import Service
 from refstore_s3 import signature_v4
 from refstore_s3.s3_errors import S3Error
-from refstore_s3.s3_requests import S3Request
+from refstore_s3.s3_requests import AuthenticatedRequest, S3Request
 from refstore_s3.signature_v4 import SignatureClaims, SignedRequest, VerifiedRequest
 
 KEYS_MAX: Final = 4096
 """Access keys that are cached."""
 NOTED_SECONDS: Final = 150.0
-"""How often the use of a key is told to `key_last_use.py`, for each caller."""
+"""How often the use of a key is recorded, for each caller."""
 PROVEN_KEYS_MAX: Final = 4096
 PROVEN_SITES_MAX: Final = 64
 """Of one key, so that the holder of a key cannot push out others by using many addresses."""
-
-
-class AuthenticatedRequest(NamedTuple):
-    """Who sends a request, and what the signature says of its body."""
-
-    principal: Principal
-    verified: VerifiedRequest
 
 
 SecretReader = Callable[[str], S3Caller | None]

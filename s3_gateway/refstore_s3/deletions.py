@@ -11,14 +11,13 @@ from starlette.responses import Response
 from refstore.errors import InvalidName, NotFound, RefstoreError
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
-from refstore_http.request_bodies import parse_in_turn
+from refstore_s3.conditions import check_writable, delete_if_match
 from refstore_s3.listings import XML
-from refstore_s3.object_bodies import receive_document
+from refstore_s3.object_bodies import receive_xml
 from refstore_s3.s3_errors import S3Error, explain_failure
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import S3Bucket, Target, check_path, split_key
-from refstore_s3.write_conditions import check_writable, delete_if_match
-from refstore_s3.xml_documents import XML_BYTES_MAX, Content, MalformedDocument, make_document, parse_document
+from refstore_s3.xml_documents import Content, make_document
 
 KEYS_MAX: Final = 1000
 REFUSED: Final = ("LastModifiedTime", "Size")
@@ -36,8 +35,7 @@ class KeyDeletion(NamedTuple):
 
 async def delete_objects(request: S3Request) -> Response:
     bucket = await request.find_bucket(Role.WRITER)
-    body = await receive_document(request, XML_BYTES_MAX)
-    items, quiet = await parse_in_turn(request.to_starlette(), body, lambda: read_deletions(body))
+    items, quiet = await receive_xml(request, "Delete", _read_deletions)
 
     def delete(repo: Repository) -> bytes:
         return _write_results(_delete(repo, bucket, items), quiet=quiet)
@@ -45,12 +43,8 @@ async def delete_objects(request: S3Request) -> Response:
     return Response(await request.service.repository(bucket.repository, delete), media_type=XML)
 
 
-def read_deletions(body: bytes) -> tuple[list[KeyDeletion], bool]:
+def _read_deletions(root: Element) -> tuple[list[KeyDeletion], bool]:
     """Return what a document names, and whether only errors are to be answered. Raises S3Error."""
-    try:
-        root = parse_document(body, "Delete")
-    except MalformedDocument as error:
-        raise S3Error("MalformedXML", str(error)) from None
     items = [_read_item(each) for each in root.findall("Object")]
     if not items or len(items) > KEYS_MAX:
         raise S3Error("MalformedXML", f"the document names {len(items)} keys; name 1 to {KEYS_MAX}")

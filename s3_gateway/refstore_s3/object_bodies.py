@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+from xml.etree.ElementTree import Element
 
 from refstore.records.s3_attributes import ContentDescription
 from refstore_http import request_bodies
@@ -17,6 +19,9 @@ from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, SDK_ALGORITHM_HEADE
 from refstore_s3.chunked_bodies import LENGTH_HEADER, make_decoder
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
+from refstore_s3.xml_documents import XML_BYTES_MAX, MalformedDocument, parse_document
+
+T = TypeVar("T")
 
 
 class CheckedBody:
@@ -96,7 +101,7 @@ async def receive_body(request: S3Request, checked: CheckedBody, limits: BodyLim
 
     Raises S3Error, BodyTooLarge, BodyTooSlow, ClientDisconnect.
     """
-    received = (await request_bodies.receive_object(request.to_starlette(), limits, forms=False)).body
+    received = (await request_bodies.receive_object(request.http, limits, forms=False)).body
     if not isinstance(received, list):
         return checked.read(received)
     if sum(map(len, received)) <= LOOP_BYTES_MAX:
@@ -113,8 +118,28 @@ async def receive_document(request: S3Request, bytes_max: int, *, has_checksum: 
     if declared is not None and declared > bytes_max:
         raise S3Error("MaxMessageLengthExceeded", f"the body has more than {bytes_max} bytes; send less at once")
     limits = request_bodies.document_limits(request.service.settings, bytes_max)
-    body = await request_bodies.receive_document(request.to_starlette(), limits)
-    return await parse_in_turn(request.to_starlette(), body, lambda: b"".join(checked.read([body])))
+    body = await request_bodies.receive_document(request.http, limits)
+    return await parse_in_turn(request.http, body, lambda: b"".join(checked.read([body])))
+
+
+async def receive_xml(
+    request: S3Request,
+    root: str,
+    read: Callable[[Element], T],
+    *,
+    bytes_max: int = XML_BYTES_MAX,
+    has_checksum: bool = True,
+) -> T:
+    """Receive a document with this root, and return what is read of it. Raises S3Error."""
+    body = await receive_document(request, bytes_max, has_checksum=has_checksum)
+
+    def parse() -> T:
+        try:
+            return read(parse_document(body, root))
+        except MalformedDocument as error:
+            raise S3Error("MalformedXML", str(error)) from None
+
+    return await parse_in_turn(request.http, body, parse)
 
 
 def _read_checksum(request: S3Request) -> tuple[str, dict[str, bytes]]:

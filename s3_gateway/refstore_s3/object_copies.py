@@ -26,7 +26,14 @@ from refstore.service.access_keys import Role
 from refstore_http.http_errors import PreconditionFailed
 from refstore_http.object_streams import ChunkReader, open_chunks, read_first
 from refstore_s3.checksums import Checksums
-from refstore_s3.conditions import COPY_SOURCE, check_conditions
+from refstore_s3.conditions import (
+    COPY_SOURCE,
+    WriteCondition,
+    check_conditions,
+    check_writable,
+    explain_refusals,
+    read_write_condition,
+)
 from refstore_s3.listings import XML, format_time
 from refstore_s3.object_attributes import (
     GivenAttributes,
@@ -36,12 +43,11 @@ from refstore_s3.object_attributes import (
     parse_tags,
     read_attributes,
 )
+from refstore_s3.object_parts import UploadChecksum
 from refstore_s3.object_reads import check_changed, stat_object
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path, split_key
-from refstore_s3.upload_checksums import UploadChecksum
-from refstore_s3.write_conditions import WriteCondition, check_writable, explain_refusals, read_write_condition
 from refstore_s3.xml_documents import make_document
 
 DIRECTIVES: Final = ("COPY", "REPLACE")
@@ -198,7 +204,7 @@ async def _copy_bytes(
         context, entry = await stat_object(request, source)
         check_conditions(request.headers, entry, prefix=COPY_SOURCE)
         reading = partial(open_chunks, context, entry, 0, entry.size_bytes)
-        reader = await read_first(request.to_starlette(), request.service, entry.size_bytes, reading)
+        reader = await read_first(request.http, request.service, entry.size_bytes, reading)
         if reader is not None:
             described = attributes.describe(entry)
             body, running = read_all(reader), None

@@ -1,4 +1,4 @@
-"""GetObject and HeadObject: the object's bytes, or what is known of it."""
+"""GetObject, HeadObject and GetObjectAttributes: the object's bytes, or what is known of it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from refstore_http.object_streams import ChunkReader, check_erased, open_chunks,
 from refstore_http.service import EntryInContext
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.conditions import allows_range, check_conditions
-from refstore_s3.object_attributes import checksum_headers, object_headers
+from refstore_s3.listings import AMOUNT_MAX, XML
+from refstore_s3.object_attributes import checksum_content, checksum_headers, etag_of, format_http_date, object_headers
 from refstore_s3.object_parts import ObjectPart, read_parts
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path
+from refstore_s3.xml_documents import Content, make_document
 
 ATTEMPTS: Final = 16
 """How often an object is looked up again when it was replaced, and its data deleted, before it could be opened."""
@@ -56,7 +58,7 @@ async def get_object(request: S3Request) -> Response:
         part = read_range(request, entry)
         start, end = part or (0, entry.size_bytes)
         reading = partial(open_chunks, context, entry, start, end)
-        reader = await read_first(request.to_starlette(), request.service, end - start, reading)
+        reader = await read_first(request.http, request.service, end - start, reading)
         if reader is not None:
             fields = answer_headers(request, entry, part)
             return stream_object(
@@ -176,3 +178,62 @@ def _describe_missing(target: Target) -> str:
     if target.bucket.branch:
         return "the key is empty; name an object"
     return f"{target.key[:80]!r} names no object; a key of this bucket is REF/PATH, such as main/data.csv"
+
+
+ATTRIBUTES: Final = frozenset({"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"})
+
+
+async def get_object_attributes(request: S3Request) -> Response:
+    target = await request.find_target(Role.READER)
+    check_version(request)
+    asked = {name.strip() for name in request.headers.get("x-amz-object-attributes", "").split(",")} - {""}
+    if not asked or asked - ATTRIBUTES:
+        raise S3Error("InvalidArgument", f"x-amz-object-attributes must name some of {', '.join(sorted(ATTRIBUTES))}")
+    marker, amount = (
+        _read_number(request, "x-amz-part-number-marker", 0),
+        _read_number(request, "x-amz-max-parts", 1000),
+    )
+    _, entry = await stat_object(request, target)
+    check_erased(entry)
+    check_conditions(request.headers, entry)
+    content: list[tuple[str, Content]] = []
+    if "ETag" in asked:
+        content.append(("ETag", etag_of(entry).strip('"')))
+    if "Checksum" in asked and (checksum := checksum_content(entry)):
+        content.append(("Checksum", checksum))
+    if "ObjectParts" in asked and (parts := _parts_content(entry, marker, min(amount, AMOUNT_MAX))):
+        content.append(("ObjectParts", parts))
+    if "StorageClass" in asked:
+        content.append(("StorageClass", "STANDARD"))
+    if "ObjectSize" in asked:
+        content.append(("ObjectSize", entry.size_bytes))
+    headers = {"Last-Modified": format_http_date(entry.mtime_ms)}
+    return Response(make_document("GetObjectAttributesResponse", content), headers=headers, media_type=XML)
+
+
+def _parts_content(entry: Entry, marker: int, amount: int) -> list[tuple[str, Content]]:
+    parts = read_parts(entry)
+    if not parts:
+        return []
+    shown = [part for part in parts if part.number > marker][:amount]
+    last = shown[-1].number if shown else marker
+    content: list[tuple[str, Content]] = [
+        ("PartsCount", len(parts)),
+        ("PartNumberMarker", marker),
+        ("NextPartNumberMarker", last),
+        ("MaxParts", amount),
+        ("IsTruncated", last < len(parts) and amount > 0),
+    ]
+    for part in shown:
+        one: list[tuple[str, Content]] = [("PartNumber", part.number), ("Size", part.size_bytes)]
+        if part.algorithm:
+            one.append((f"Checksum{part.algorithm.upper()}", part.checksum))
+        content.append(("Part", one))
+    return content
+
+
+def _read_number(request: S3Request, name: str, default: int) -> int:
+    text = request.headers.get(name, str(default))
+    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+        raise S3Error("InvalidArgument", f"{name} must be a whole number that is not negative")
+    return int(text)

@@ -5,22 +5,23 @@ To change them puts another entry in the place of the one that is there. No data
 
 from __future__ import annotations
 
+from xml.etree.ElementTree import Element
+
 import msgspec
 from starlette.responses import Response
 
 from refstore.records.staging_records import Entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
-from refstore_http.request_bodies import parse_in_turn
+from refstore_s3.conditions import check_writable
 from refstore_s3.listings import XML
 from refstore_s3.object_attributes import GivenAttributes, check_tags
-from refstore_s3.object_bodies import receive_document
+from refstore_s3.object_bodies import receive_xml
 from refstore_s3.object_reads import check_version, stat_object
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target
-from refstore_s3.write_conditions import check_writable
-from refstore_s3.xml_documents import MalformedDocument, make_document, parse_document
+from refstore_s3.xml_documents import make_document
 
 TAGGING_BYTES_MAX = 64 << 10
 
@@ -36,8 +37,8 @@ async def get_object_tagging(request: S3Request) -> Response:
 
 async def put_object_tagging(request: S3Request) -> Response:
     target = await _find_writable(request)
-    body = await receive_document(request, TAGGING_BYTES_MAX)
-    await _set_tags(request, target, await parse_in_turn(request.to_starlette(), body, lambda: read_tags(body)))
+    tags = await receive_xml(request, "Tagging", _read_tags, bytes_max=TAGGING_BYTES_MAX)
+    await _set_tags(request, target, tags)
     return Response()
 
 
@@ -46,12 +47,8 @@ async def delete_object_tagging(request: S3Request) -> Response:
     return Response(status_code=204)
 
 
-def read_tags(body: bytes) -> dict[str, str]:
+def _read_tags(root: Element) -> dict[str, str]:
     """Read a document of tags. Raises S3Error."""
-    try:
-        root = parse_document(body, "Tagging")
-    except MalformedDocument as error:
-        raise S3Error("MalformedXML", str(error)) from None
     tags = root.findall("TagSet/Tag")
     if root.find("TagSet") is None or any(each.find("Key") is None or each.find("Value") is None for each in tags):
         raise S3Error("MalformedXML", "the document has no TagSet, or a Tag has no Key or no Value; give all of them")

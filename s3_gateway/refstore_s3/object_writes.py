@@ -15,18 +15,18 @@ from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_http import request_bodies
 from refstore_s3.chunked_bodies import LENGTH_HEADER
+from refstore_s3.conditions import (
+    check_writable,
+    delete_if_match,
+    explain_refusals,
+    read_write_condition,
+)
 from refstore_s3.object_attributes import checksum_headers, etag_of, read_attributes
 from refstore_s3.object_bodies import CheckedBody, receive_body
 from refstore_s3.object_reads import check_version
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
 from refstore_s3.targets import Target, check_path
-from refstore_s3.write_conditions import (
-    check_writable,
-    delete_if_match,
-    explain_refusals,
-    read_write_condition,
-)
 
 EMPTY_ETAG: Final = '"d41d8cd98f00b204e9800998ecf8427e"'
 
@@ -42,7 +42,7 @@ async def put_object(request: S3Request) -> Response:
     given = read_attributes(request.headers)
     content_type = ids.content_type(request.headers.get("content-type", ""))
     checked = CheckedBody(request)
-    if not request_bodies.is_small(request.to_starlette()):
+    if not request_bodies.is_small(request.http):
         await request.service.repository(
             target.repository, lambda repo: check_writable(repo, target, if_absent=condition.if_absent)
         )

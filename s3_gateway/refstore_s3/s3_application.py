@@ -18,15 +18,12 @@ from refstore.errors import InvalidSettings, RefstoreError
 from refstore.service import s3_secrets
 from refstore.service.s3_secrets import SecretCipher
 from refstore_http.request_metrics import RequestMetrics
-from refstore_http.request_pipeline import RequestPipeline, name_caller
-from refstore_http.request_records import HEADER, RequestSubject, address_of
+from refstore_http.request_pipeline import HEADER, RequestPipeline, RequestSubject, address_of, name_caller
 from refstore_http.service import Service
 from refstore_s3.authentication import Authentication, KeyAuthentication
-from refstore_s3.gateway import Gateway
-from refstore_s3.refused_headers import refuse_headers
 from refstore_s3.s3_errors import S3Error, explain_failure, make_error_body
 from refstore_s3.s3_operations import UNKNOWN, S3Operation, find_operation
-from refstore_s3.s3_requests import S3Request
+from refstore_s3.s3_requests import Gateway, S3Request, refuse_headers
 
 ROUTE: Final = "s3:"
 """What the names of operations begin with in the log and the metrics, beside the API's routes."""

@@ -11,11 +11,8 @@ from refstore_s3 import (
     buckets,
     deletions,
     listings,
-    multipart_completions,
-    multipart_listings,
-    multipart_parts,
+    multipart_requests,
     object_copies,
-    object_details,
     object_reads,
     object_tags,
     object_writes,
@@ -65,22 +62,22 @@ OPERATIONS: Final[Mapping[Question, S3Operation]] = {
     Question("bucket", "DELETE"): S3Operation("DeleteBucket", buckets.delete_bucket),
     Question("bucket", "HEAD"): S3Operation("HeadBucket", buckets.head_bucket),
     Question("object", "GET"): S3Operation("GetObject", object_reads.get_object),
-    Question("object", "GET", "attributes"): S3Operation("GetObjectAttributes", object_details.get_object_attributes),
+    Question("object", "GET", "attributes"): S3Operation("GetObjectAttributes", object_reads.get_object_attributes),
     Question("object", "HEAD"): S3Operation("HeadObject", object_reads.head_object),
     Question("object", "PUT"): S3Operation("PutObject", object_writes.put_object),
     Question("object", "POST", "uploads"): S3Operation(
-        "CreateMultipartUpload", multipart_parts.create_multipart_upload
+        "CreateMultipartUpload", multipart_requests.create_multipart_upload
     ),
-    Question("object", "PUT", "partNumber+uploadId"): S3Operation("UploadPart", multipart_parts.upload_part),
+    Question("object", "PUT", "partNumber+uploadId"): S3Operation("UploadPart", multipart_requests.upload_part),
     Question("object", "POST", "uploadId"): S3Operation(
-        "CompleteMultipartUpload", multipart_completions.complete_multipart_upload
+        "CompleteMultipartUpload", multipart_requests.complete_multipart_upload
     ),
     Question("object", "DELETE", "uploadId"): S3Operation(
-        "AbortMultipartUpload", multipart_parts.abort_multipart_upload
+        "AbortMultipartUpload", multipart_requests.abort_multipart_upload
     ),
-    Question("object", "GET", "uploadId"): S3Operation("ListParts", multipart_listings.list_parts),
+    Question("object", "GET", "uploadId"): S3Operation("ListParts", multipart_requests.list_parts),
     Question("bucket", "GET", "uploads"): S3Operation(
-        "ListMultipartUploads", multipart_listings.list_multipart_uploads
+        "ListMultipartUploads", multipart_requests.list_multipart_uploads
     ),
     Question("object", "DELETE"): S3Operation("DeleteObject", object_writes.delete_object),
     Question("object", "GET", "tagging"): S3Operation("GetObjectTagging", object_tags.get_object_tagging),

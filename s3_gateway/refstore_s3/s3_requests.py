@@ -1,36 +1,49 @@
 """Parse a request of an S3 client: bucket and key, in the path or in the host, and its query and headers.
 
 Signers of URLs put headers of S3 into the query, so a field `x-amz-NAME` of a query is that header, for all who read
-headers. A header has the value that was signed (decision 0195).
+headers. A header has the value that was signed (decision 0195). Headers that ask for what is not there are refused:
+their clients rely on it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
+from refstore.configuration.settings import S3Settings
 from refstore.service.access_keys import Role
 from refstore_http.principals import Principal
 from refstore_http.service import Service
 from refstore_s3.checksums import ALGORITHMS, HEADER_PREFIX, SDK_ALGORITHM_HEADER, Checksums
 from refstore_s3.s3_errors import S3Error
-from refstore_s3.signature_v4 import SIGNATURE_FIELDS, SignedRequest, canonical_value, parse_query
-from refstore_s3.targets import S3Bucket, Target, split_key
-
-if TYPE_CHECKING:
-    from refstore_s3.authentication import AuthenticatedRequest
-    from refstore_s3.gateway import Gateway
-
+from refstore_s3.signature_v4 import SIGNATURE_FIELDS, SignedRequest, VerifiedRequest, canonical_value, parse_query
+from refstore_s3.targets import BucketLookup, S3Bucket, Target, split_key
 
 _EXACT_HEADERS: Final = ("if-", "x-amz-copy-source", "x-amz-if-")
 """What the names of conditions begin with, and of all that chooses a copy's source."""
 _EMPTY_CHECKSUMS: Final = {HEADER_PREFIX + name: (name, Checksums((name,)).base64(name)) for name in ALGORITHMS}
 _HEADER_TEXT: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+class Gateway:
+    """What the handlers share."""
+
+    def __init__(self, service: Service, settings: S3Settings) -> None:
+        self.service = service
+        self.settings = settings
+        self.buckets = BucketLookup(service, settings)
+
+
+class AuthenticatedRequest(NamedTuple):
+    """Who sends a request, and what the signature says of its body."""
+
+    principal: Principal
+    verified: VerifiedRequest
 
 
 class S3Request:
@@ -39,7 +52,7 @@ class S3Request:
     def __init__(self, scope: Scope, receive: Receive, gateway: Gateway) -> None:
         """Raises S3Error."""
         self.scope = scope
-        self.receive = receive
+        self.http = Request(scope, receive)
         self.gateway = gateway
         self.method: str = scope["method"]
         self.query = _parse_query(scope)
@@ -78,9 +91,6 @@ class S3Request:
         raw_path: bytes = self.scope.get("raw_path") or self.scope["path"].encode()
         query: bytes = self.scope.get("query_string") or b""
         return SignedRequest(self.method, raw_path.partition(b"?")[0], query, self.scope["headers"])
-
-    def to_starlette(self) -> Request:
-        return Request(self.scope, self.receive)
 
     def check_role(self, role: Role, repository: str | None) -> None:
         """Check that the key has the role in the repository. Raises Forbidden."""
@@ -172,3 +182,38 @@ def _parse_address(scope: Scope, host: str, domain: str) -> tuple[str, str]:
         return name[: -len(domain) - 1].lower(), path.removeprefix("/")
     bucket, _, key = path.removeprefix("/").partition("/")
     return bucket, key
+
+
+REFUSED_PREFIXES: Final = (
+    "x-amz-copy-source-server-side-encryption",
+    "x-amz-grant-",
+    "x-amz-object-lock-",
+    "x-amz-server-side-encryption",
+)
+REFUSED_HEADERS: Final = frozenset(
+    {
+        "x-amz-expected-bucket-owner",
+        "x-amz-mfa",
+        "x-amz-source-expected-bucket-owner",
+        "x-amz-website-redirect-location",
+        "x-amz-write-offset-bytes",
+    }
+)
+HARMLESS_VALUES: Final = {
+    "x-amz-acl": frozenset({"", "private", "bucket-owner-full-control", "bucket-owner-read"}),
+    "x-amz-bucket-object-lock-enabled": frozenset({"", "false", "False"}),
+    "x-amz-storage-class": frozenset({"", "STANDARD"}),
+}
+"""Headers with values that ask for no more than is true anyway."""
+
+
+def refuse_headers(request: S3Request) -> None:
+    """Raises S3Error."""
+    for name, value in request.headers.items():
+        is_refused = (
+            value not in HARMLESS_VALUES[name]
+            if name in HARMLESS_VALUES
+            else name in REFUSED_HEADERS or name.startswith(REFUSED_PREFIXES)
+        )
+        if is_refused:
+            raise S3Error("NotImplemented", f"{name} is not supported; leave it out", fields={"Header": name})

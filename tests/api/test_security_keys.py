@@ -17,8 +17,7 @@ from refstore.kv.base import ABSENT, Op, Result, Set
 from refstore.kv.memory import MemoryKV
 from refstore.records import keys
 from refstore.service import access_keys
-from refstore_http.key_last_use import HOUR_MS
-from refstore_http.principals import KEY_SECONDS
+from refstore_http.principals import HOUR_MS, KEY_SECONDS
 from tests.api.service import Application, application
 
 WRONG = "a-secret-that-nobody-ever-had"

@@ -22,7 +22,7 @@ from refstore.service import access_keys
 from refstore.service.access_keys import Role
 from refstore_http import memory_budget
 from refstore_http.memory_budget import MemoryBudget
-from refstore_s3 import deletions
+from refstore_s3 import object_bodies
 from tests.api.test_limits import wait_until
 from tests.s3.served_gateway import KEY_ID, REPOSITORY, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
@@ -74,7 +74,7 @@ def test_large_documents_of_a_key_are_parsed_in_turn(gateway: ServedGateway, mon
     parsed: list[bytes] = []
     counts: list[int] = []
     released = threading.Event()
-    parse = deletions.parse_document
+    parse = object_bodies.parse_document
 
     def parse_and_wait(body: bytes, name: str) -> Any:
         if len(body) > memory_budget.LARGE_BYTES and b"main/x" in body:
@@ -88,7 +88,7 @@ def test_large_documents_of_a_key_are_parsed_in_turn(gateway: ServedGateway, mon
         keys = [{"Key": f"main/{letter}{number:0{length}}"} for number in range(900)]
         return gateway.client(key_id).delete_objects(Bucket=REPOSITORY, Delete={"Objects": keys})
 
-    monkeypatch.setattr(deletions, "parse_document", parse_and_wait)
+    monkeypatch.setattr(object_bodies, "parse_document", parse_and_wait)
     with ThreadPoolExecutor(7) as threads:
         large = [threads.submit(delete, KEY_ID, 400) for _ in range(6)]
         try:

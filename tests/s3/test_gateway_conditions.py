@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from refstore_s3 import object_writes
-from refstore_s3.write_conditions import read_write_condition
+from refstore_s3.conditions import read_write_condition
 from tests.s3.served_gateway import REPOSITORY, ServedGateway
 from tests.s3.test_gateway_objects import code_of
 

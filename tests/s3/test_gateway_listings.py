@@ -13,8 +13,8 @@ from refstore.lake import Lake
 from refstore.operations.upload import Upload
 from refstore.records import keys
 from refstore.repository import Repository
-from refstore_s3 import key_pages
-from refstore_s3.key_pages import KeyQuery
+from refstore_s3 import listings
+from refstore_s3.listings import KeyQuery
 from refstore_s3.targets import S3Bucket
 from tests.kit.clock import FakeClock
 from tests.kit.counting_kv import CountingKV
@@ -116,7 +116,7 @@ def test_refs_are_listed_in_the_order_of_their_keys(
     size: int, stem_names: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slash in a name sorts by its encoding; a page may end anywhere, and refs with one stem may be many."""
-    monkeypatch.setattr(key_pages, "STEM_NAMES_MAX", stem_names)
+    monkeypatch.setattr(listings, "STEM_NAMES_MAX", stem_names)
     names = ["ab", "ab-c", "ab-", "ab--c", "ab.c", "ab/c", "ab/c/d", "ab0", "a", "zz", "team/x", "team-y", "team"]
     with serve_gateway() as gateway:
         for name in names:
@@ -204,7 +204,7 @@ def test_a_page_of_refs_with_one_stem_reads_few_of_them(
     many_refs: ManyRefs, prefix: str, after: str, first: str
 ) -> None:
     before = many_refs.kv.scans
-    page = key_pages.read_keys(many_refs.repo, S3Bucket("b", REPOSITORY), KeyQuery(prefix, after, 10, "/"))
+    page = listings.read_keys(many_refs.repo, S3Bucket("b", REPOSITORY), KeyQuery(prefix, after, 10, "/"))
     assert (page.rows[0].key, len(page.rows), page.next_after) == (first, 10, page.rows[-1].key)
     assert many_refs.kv.scans - before <= 6
 
@@ -212,8 +212,8 @@ def test_a_page_of_refs_with_one_stem_reads_few_of_them(
 def test_refs_without_keys_end_a_page(many_refs: ManyRefs) -> None:
     before = many_refs.kv.calls
     bucket, query = S3Bucket("b", REPOSITORY), KeyQuery("", "", 1000, "")
-    page = key_pages.read_keys(many_refs.repo, bucket, query)
-    assert (page.rows, page.next_after) == ([], f"feature%2F{key_pages.EMPTY_REFS_MAX - 1:04}0")
-    assert many_refs.kv.calls - before < 10 * key_pages.EMPTY_REFS_MAX
-    page = key_pages.read_keys(many_refs.repo, bucket, query._replace(after="feature-34990"))
+    page = listings.read_keys(many_refs.repo, bucket, query)
+    assert (page.rows, page.next_after) == ([], f"feature%2F{listings.EMPTY_REFS_MAX - 1:04}0")
+    assert many_refs.kv.calls - before < 10 * listings.EMPTY_REFS_MAX
+    page = listings.read_keys(many_refs.repo, bucket, query._replace(after="feature-34990"))
     assert [row.key for row in page.rows] == ["main/a"]

@@ -16,9 +16,9 @@ from refstore.core import ids
 from refstore.records.staging_records import sources_of_copy
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import UploadName
-from refstore_s3 import multipart_completions, multipart_parts
+from refstore_s3 import multipart_requests
 from refstore_s3.conditions import check_conditions
-from refstore_s3.upload_checksums import UploadChecksum
+from refstore_s3.object_parts import UploadChecksum
 from tests.reaping import reap_all
 from tests.s3.served_gateway import REPOSITORY, ServedGateway, serve_gateway
 from tests.s3.test_gateway_objects import code_of
@@ -191,7 +191,7 @@ def test_a_part_is_copied_of_the_object_whose_conditions_and_length_were_read(
             if is_reaped:
                 repo.context.objects.delete_many([address])
 
-    monkeypatch.setattr(multipart_parts, "check_conditions", check_then_replace)
+    monkeypatch.setattr(multipart_requests, "check_conditions", check_then_replace)
     copy = {**upload, "CopySource": source, "PartNumber": 1}
     if is_reaped:
         assert code_of(plain.upload_part_copy, **copy, CopySourceIfMatch=etag) == ("PreconditionFailed", 412)
@@ -341,7 +341,7 @@ def test_a_client_is_kept_waiting_with_white_space(
     gateway: ServedGateway, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is told of an error that comes after the first of it."""
-    monkeypatch.setattr(multipart_completions, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(multipart_requests, "WAIT_SECONDS", 0.01)
     objects = gateway.repository.context.objects
     released = threading.Event()
     join = type(objects).join
@@ -364,14 +364,14 @@ def test_a_client_is_kept_waiting_with_white_space(
                 released.set()
             return await wait(*args, **options)
 
-        monkeypatch.setattr(multipart_completions.asyncio, "wait", counted)
+        monkeypatch.setattr(multipart_requests.asyncio, "wait", counted)
         if breaks:
             gateway.repository.context.objects.delete_many([info.key for info in objects.list("data/")])
             assert code_of(end, s3=s3, upload=upload, parts=parts)[0] == "InvalidPart"
         else:
             assert end(s3, upload, parts)["ETag"] == etag_of(b"x")
         assert len(loop_calls) >= 3
-        monkeypatch.setattr(multipart_completions.asyncio, "wait", wait)
+        monkeypatch.setattr(multipart_requests.asyncio, "wait", wait)
 
 
 def test_checksums_that_an_upload_may_be_begun_for() -> None:

@@ -12,7 +12,7 @@ from starlette.types import Message, Scope
 from refstore_api.error_responses import make_error_response
 from refstore_http.http_errors import SlowDown
 from refstore_http.memory_budget import UNCOUNTED_BYTES, HeldBytes, MemoryBudget
-from refstore_http.request_records import SentAnswer
+from refstore_http.request_pipeline import SentAnswer
 
 UNIT = 1 << 20
 

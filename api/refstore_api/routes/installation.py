@@ -24,7 +24,7 @@ from refstore_api.models import (
 )
 from refstore_api.routes import COMMON
 from refstore_http.json_responses import make_empty_response, make_response
-from refstore_http.request_records import address_of
+from refstore_http.request_pipeline import address_of
 from refstore_http.service import Service
 
 router = APIRouter(route_class=BoundedBodyRoute)

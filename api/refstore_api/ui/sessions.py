@@ -27,7 +27,7 @@ from refstore_api.auth import admit, authenticator_of
 from refstore_api.ui import pages
 from refstore_api.ui.page_urls import PATH, base_path_of, public_url_of
 from refstore_http.http_errors import Forbidden, Unauthenticated
-from refstore_http.request_records import address_of
+from refstore_http.request_pipeline import address_of
 
 COOKIE: Final = "refstore_session"
 SIGN_IN_COOKIE: Final = "refstore_sign_in"

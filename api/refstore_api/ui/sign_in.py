@@ -20,7 +20,7 @@ from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
 from refstore_http.cross_site import check_own_page
 from refstore_http.http_errors import Forbidden, TooManyWrongSecrets, Unauthenticated, hide_faults
-from refstore_http.request_records import address_of
+from refstore_http.request_pipeline import address_of
 from refstore_http.service import Service
 
 router = APIRouter(prefix=PATH)
