@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
+from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
@@ -18,7 +19,7 @@ from refstore_api import error_responses, openapi, ui
 from refstore_api.auth import Authenticator, read_claimed_key
 from refstore_api.lazy_routes import LazyRoutes
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
-from refstore_api.routes import documentation, liveness
+from refstore_api.routes import documentation
 from refstore_http.request_metrics import RequestMetrics
 from refstore_http.service import Service
 
@@ -75,13 +76,19 @@ def _lifespan(service: Service, *, owns_lake: bool) -> Callable[[FastAPI], Abstr
 
 
 def _add_routes(app: FastAPI) -> None:
-    app.include_router(liveness.router)
+    # the only route of the API that is there from the start: whoever started the service asks it
+    app.get("/healthcheck", operation_id="liveness", status_code=204, tags=["health"])(liveness)
     app.router.routes.append(LazyRoutes(app, ["/readiness", "/metrics"], _health_routers))
     app.include_router(documentation.router)
     app.router.routes.append(LazyRoutes(app, [API], _api_routers, prefix=API))
     error_responses.install_error_handlers(app)
     ui.install(app)
     openapi.install_openapi(app)
+
+
+async def liveness() -> Response:
+    """Answer that the process runs."""
+    return Response(status_code=204)
 
 
 def _add_middleware(app: FastAPI) -> None:

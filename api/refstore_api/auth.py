@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Request
@@ -22,13 +23,12 @@ from refstore.core import signed_tokens
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
 from refstore.core.units import DAY_SECONDS
-from refstore.kv.base import ABSENT
+from refstore.kv.base import ABSENT, Key
 from refstore.records import keys
 from refstore.records.encoding import decode_optional
 from refstore.records.lake_records import AccessKeyRecord, SecretHash
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
-from refstore_api import revoked_sessions
 from refstore_api.api_calls import ApiCall
 from refstore_api.caller_cache import CallerCache, Credential, SecretCredential, TokenCredential
 from refstore_api.request_middleware import PRINCIPAL
@@ -42,6 +42,8 @@ AUDIENCE: Final = "refstore-api"
 """Issued addresses have the repository's id as audience, so neither token passes for the other."""
 LOGIN_SECONDS: Final = DAY_SECONDS
 """How long a bearer token is valid: a working day needs one login."""
+_DIGITS: Final = 12
+"""Of the time in the name of a session that has ended, so that names sort by it."""
 
 
 class _SessionClaims(NamedTuple):
@@ -68,12 +70,8 @@ class Authenticator:
         known, was_right = self.caller_cache.get(credential)
         if known is not None:
             return known
-        try:
-            with hide_faults():
-                principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
-        except (Unauthenticated, TooManyWrongSecrets):
-            self.caller_cache.remove(credential)
-            raise
+        with self._forget_refused(credential):
+            principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
         self.caller_cache.add(credential, principal)
         return principal
 
@@ -83,14 +81,10 @@ class Authenticator:
         """
         credential = SecretCredential(key_id, secret)
         _, was_right = self.caller_cache.get(credential)
-        try:
-            with hide_faults():
-                principal, token, expires = await self._service.run(
-                    lambda: self._log_in(key_id, secret, address, was_right=was_right)
-                )
-        except (Unauthenticated, TooManyWrongSecrets):
-            self.caller_cache.remove(credential)
-            raise
+        with self._forget_refused(credential):
+            principal, token, expires = await self._service.run(
+                lambda: self._log_in(key_id, secret, address, was_right=was_right)
+            )
         self.caller_cache.add(credential, principal)
         return token, expires
 
@@ -99,11 +93,22 @@ class Authenticator:
         await self._service.run(lambda: self._end_session(token))
         self.caller_cache.remove(TokenCredential(token))
 
+    @contextmanager
+    def _forget_refused(self, credential: Credential) -> Generator[None, None, None]:
+        """Drop a credential from the cache if it is refused in the block. Other faults are hidden."""
+        try:
+            with hide_faults():
+                yield
+        except (Unauthenticated, TooManyWrongSecrets):
+            self.caller_cache.remove(credential)
+            raise
+
     def _end_session(self, token: str) -> None:
-        claims = self._verify_claims(token)
-        revoked_sessions.revoke_session(
-            self._service.lake.kv, self._service.lake.clock, claims.token_id, claims.expires
-        )
+        """End the session of the token, and remove the keys of the sessions whose tokens have expired."""
+        claims, kv = self._verify_claims(token), self._service.lake.kv
+        kv.set(_ended_session_key(claims), b"")
+        now_seconds = self._service.lake.clock.now_ms() // 1000
+        kv.delete_range(keys.ENDED_SESSIONS, f"{0:0{_DIGITS}d}/", f"{now_seconds:0{_DIGITS}d}/")
 
     def _log_in(self, key_id: str, secret: str, address: str, *, was_right: bool) -> tuple[Principal, str, int]:
         record, proven = self._verify_secret(LoginCaller(key_id, address), secret, was_right=was_right)
@@ -151,8 +156,7 @@ class Authenticator:
 
     def _verify_token(self, token: str) -> Principal:
         claims = self._verify_claims(token)
-        session = revoked_sessions.revocation_key(claims.token_id, claims.expires)
-        ended, raw = self._service.lake.kv.get_many([session, keys.access_key(claims.key_id)])
+        ended, raw = self._service.lake.kv.get_many([_ended_session_key(claims), keys.access_key(claims.key_id)])
         record = decode_optional(raw, AccessKeyRecord)
         proven = access_keys.find_token_secret(record, claims.secret_mark) if record is not None else None
         if record is None or proven is None or ended is not ABSENT:
@@ -180,6 +184,13 @@ class Authenticator:
 
     def _keys(self) -> Sequence[SigningKey]:
         return self._service.lake.current_signing_keys()
+
+
+def _ended_session_key(claims: _SessionClaims) -> Key:
+    """Return the key that says until its token expires that a session has ended, so that no process accepts the token
+    any more. It is read with the access key, and as seldom: a process knows a caller for `KEY_SECONDS`.
+    """
+    return Key(keys.ENDED_SESSIONS, f"{claims.expires:0{_DIGITS}d}/{claims.token_id}")
 
 
 def require_role(role: Role) -> Any:

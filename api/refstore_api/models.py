@@ -158,20 +158,17 @@ class RefList(Model):
 class BranchCreation(Model):
     name: NameText
     source: RefText
-    force: bool = False
     hidden: bool = False
 
 
 class ResetCreation(Model):
     type: Literal["object", "common_prefix", "reset"]
     path: Annotated[str, StringConstraints(max_length=1024)] | None = None
-    force: bool = False
 
 
 class TagCreation(Model):
     id: NameText
     ref: RefText
-    force: bool = False
 
 
 # ---- history
@@ -227,7 +224,6 @@ class CommitCreation(Model):
     metadata: Metadata = {}
     date: Seconds | None = None
     allow_empty: bool = False
-    force: bool = False
 
 
 class ImportLocation(Model):
@@ -241,7 +237,6 @@ class ImportLocation(Model):
 class ImportCreation(Model):
     paths: Annotated[list[ImportLocation], Field(max_length=PATHS_MAX)]
     commit: CommitCreation
-    force: bool = False
 
 
 class ImportCreationResponse(Model):
@@ -257,7 +252,6 @@ class RevertCreation(Model):
     ref: RefText
     parent_number: Annotated[int, Field(ge=0, le=64)] = 0
     commit_overrides: CommitOverrides | None = None
-    force: bool = False
     allow_empty: bool = False
 
 
@@ -265,14 +259,12 @@ class CherryPickCreation(Model):
     ref: RefText
     parent_number: Annotated[int, Field(ge=0, le=64)] | None = None
     commit_overrides: CommitOverrides | None = None
-    force: bool = False
 
 
 class MergeModel(Model):
     message: MessageText | None = None
     metadata: Metadata | None = None
     strategy: Literal["", "dest-wins", "source-wins"] | None = None
-    force: bool = False
     allow_empty: bool = False
     squash_merge: bool = False
 
@@ -342,14 +334,11 @@ class ObjectStageCreation(Model):
     mtime: Seconds | None = None
     metadata: Metadata | None = None
     content_type: Annotated[str, StringConstraints(max_length=1024)] | None = None
-    force: bool = False
 
 
 class ObjectCopyCreation(Model):
     src_path: PathText
     src_ref: RefText | None = None
-    force: bool = False
-    shallow: bool = False
 
 
 class PathList(Model):
@@ -392,8 +381,6 @@ class StagingMetadata(Model):
     size_bytes: Annotated[int, Field(ge=0, le=SIZE_BYTES_MAX)]
     user_metadata: Metadata | None = None
     content_type: Annotated[str, StringConstraints(max_length=1024)] | None = None
-    mtime: Seconds | None = None
-    force: bool = False
 
 
 # ---- collection

@@ -106,13 +106,13 @@ def parse_metadata(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     metadata: dict[str, str] = {}
     for name, value in headers:
         if name.startswith(METADATA) and len(name) > len(METADATA):
-            metadata[name[len(METADATA) :]] = _decode_value(value)
+            metadata[name[len(METADATA) :]] = decode_value(value)
         elif name.startswith(INTERNAL) and len(name) > len(INTERNAL):
-            metadata[INTERNAL_NAME + name[len(INTERNAL) :]] = _decode_value(value)
+            metadata[INTERNAL_NAME + name[len(INTERNAL) :]] = decode_value(value)
     return metadata
 
 
-def _decode_value(value: str) -> str:
+def decode_value(value: str) -> str:
     """Decode a header's value, which was read as latin-1: as UTF-8 if it is that, as most clients send it. Python's
     clients send latin-1.
     """

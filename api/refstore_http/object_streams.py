@@ -16,6 +16,7 @@ from refstore.errors import Gone, ObjectNotFound
 from refstore.objects.base import CHUNK_BYTES
 from refstore.operations.read import open_content
 from refstore.records.staging_records import Entry
+from refstore_http.headers import ByteRange
 from refstore_http.memory_budget import held_of
 from refstore_http.service import Service
 
@@ -26,21 +27,16 @@ def stream_object(
     service: Service,
     reader: ChunkReader,
     fields: dict[str, str],
-    start: int,
-    end: int,
+    part: ByteRange | None,
     size_bytes: int,
-    *,
-    partial: bool,
 ) -> Response:
-    """Stream the bytes [start, end) as they are read. If reading fails, the connection ends before the last of them."""
-    fields["Content-Length"] = str(end - start)
-    if partial:
-        fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
+    """Stream the part, or the whole object, as it is read. If reading fails, the connection ends early."""
+    status = add_length(fields, part, size_bytes)
     if reader.is_closed:  # most objects are small, and a stream costs as much as their whole read
-        return Response(reader.take_first(), 206 if partial else 200, headers=fields)
+        return Response(reader.take_first(), status, headers=fields)
 
     async def send() -> AsyncIterator[bytes]:
-        left = end - start
+        left = int(fields["Content-Length"])
         chunk = reader.take_first()
         try:
             while chunk:
@@ -50,7 +46,17 @@ def stream_object(
         finally:
             service.run_later(reader.close)
 
-    return StreamingResponse(send(), 206 if partial else 200, headers=fields)
+    return StreamingResponse(send(), status, headers=fields)
+
+
+def add_length(fields: dict[str, str], part: ByteRange | None, size_bytes: int) -> int:
+    """Add to an answer's headers how long it is, and where a part lies in the object; return the answer's status."""
+    start, end = part or (0, size_bytes)
+    fields["Content-Length"] = str(end - start)
+    if part is None:
+        return 200
+    fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
+    return 206
 
 
 async def read_first(request: Request, service: Service, size_bytes: int, read: Callable[[], R]) -> R:

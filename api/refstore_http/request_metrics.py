@@ -15,19 +15,6 @@ from refstore.monitoring.figures import Figures
 from refstore.monitoring.metrics import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_MEASURED: Final = frozenset(
-    {
-        metrics.REPOSITORY_LIVE_ENTRIES,
-        metrics.REPOSITORY_LIVE_BYTES,
-        metrics.REPOSITORY_STAGED_ENTRIES,
-        metrics.REPOSITORY_STAGED_BYTES,
-        metrics.REPOSITORY_IN_GRACE_OBJECTS,
-        metrics.REPOSITORY_IN_GRACE_BYTES,
-        metrics.REPOSITORY_DUE_OBJECTS,
-        metrics.REPOSITORY_DUE_BYTES,
-    }
-)
-"""What has no value before a reaper has measured the repository."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
@@ -66,18 +53,19 @@ def render_lake_metrics(lake: Lake) -> bytes:
         wait = lake.settlement_wait()
         left_ms = max(1, wait.until_ms - lake.clock.now_ms()) if wait is not None else 0
         metrics.gauge(metrics.SETTLEMENT_WAIT_SECONDS, registry).set(left_ms / 1000)
-    gauges = {metric: metrics.gauge(metric, registry) for metric in _figure_values(Figures(), 0)}
+    none = Figures()
+    gauges = {metric: metrics.gauge(metric, registry) for metric in _measured_values(none) | _known_values(none, 0)}
     for name, record in repositories:
         own = known[record.id]
-        values = _figure_values(own, record.created_ms)
-        for metric, value in values.items():
-            if own.reaper.measured_ms or metric not in _MEASURED:
-                gauges[metric].labels(name).set(value)
+        measured = _measured_values(own) if own.reaper.measured_ms else {}
+        for metric, value in (measured | _known_values(own, record.created_ms)).items():
+            gauges[metric].labels(name).set(value)
     return generate_latest(registry)
 
 
-def _figure_values(known: Figures, created_ms: int) -> dict[Metric, float]:
-    reaper, gc, has_rules = known
+def _measured_values(known: Figures) -> dict[Metric, float]:
+    """Return what has no value before a reaper has measured the repository."""
+    reaper = known.reaper
     return {
         metrics.REPOSITORY_LIVE_ENTRIES: reaper.live.objects,
         metrics.REPOSITORY_LIVE_BYTES: reaper.live.bytes,
@@ -87,6 +75,12 @@ def _figure_values(known: Figures, created_ms: int) -> dict[Metric, float]:
         metrics.REPOSITORY_IN_GRACE_BYTES: reaper.in_grace.bytes,
         metrics.REPOSITORY_DUE_OBJECTS: reaper.due.objects,
         metrics.REPOSITORY_DUE_BYTES: reaper.due.bytes,
+    }
+
+
+def _known_values(known: Figures, created_ms: int) -> dict[Metric, float]:
+    reaper, gc, has_rules = known
+    return {
         metrics.REPOSITORY_MARKED_OBJECTS: gc.marked.objects,
         metrics.REPOSITORY_ORPHAN_OBJECTS: gc.orphans.objects,
         metrics.REPOSITORY_REFUSED_OBJECTS: reaper.refused_objects + gc.failed_objects,

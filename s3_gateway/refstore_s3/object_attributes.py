@@ -66,11 +66,11 @@ def read_attributes(headers: Mapping[str, str]) -> GivenAttributes:
     given = GivenAttributes({}, {}, parse_tags(headers.get("x-amz-tagging", "")))
     for name, value in headers.items():
         if name.startswith(META) and len(name) > len(META):
-            given.metadata[name[len(META) :]] = _decode(value)
+            given.metadata[name[len(META) :]] = api_headers.decode_value(value)
         elif name in KEPT_HEADERS:
             kept = _without_chunking(value) if name == "content-encoding" else value
             if kept:
-                given.headers[name] = _decode(kept)
+                given.headers[name] = api_headers.decode_value(kept)
     given.check_size()
     check_object_metadata(given.metadata)
     return given
@@ -170,14 +170,6 @@ def _without_chunking(encoding: str) -> str:
 def _is_sendable(value: str) -> bool:
     """Return whether a header can hold the value: stored text never becomes a header that ends another one."""
     return _VALUE.fullmatch(value) is not None and not _BREAKS.search(value)
-
-
-def _decode(value: str) -> str:
-    """Decode a header's value as UTF-8 if it is that; otherwise it is latin-1."""
-    try:
-        return value.encode("latin-1").decode()
-    except UnicodeDecodeError:
-        return value
 
 
 def _encode(value: str) -> str:

@@ -16,7 +16,7 @@ from refstore.errors import Contention, Invalid, ObjectNotFound
 from refstore.records.staging_records import Entry
 from refstore.service.access_keys import Role
 from refstore_http.headers import ByteRange, parse_range
-from refstore_http.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
+from refstore_http.object_streams import ChunkReader, add_length, check_erased, open_chunks, read_first, stream_object
 from refstore_http.service import EntryInContext
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.conditions import allows_range, check_conditions
@@ -61,9 +61,7 @@ async def get_object(request: S3Request) -> Response:
         reader = await read_first(request.http, request.service, end - start, reading)
         if reader is not None:
             fields = answer_headers(request, entry, part)
-            return stream_object(
-                request.service, reader, fields, start, end, entry.size_bytes, partial=part is not None
-            )
+            return stream_object(request.service, reader, fields, part, entry.size_bytes)
         await check_changed(request, target)
     raise Contention(f"{target.key!r} kept changing while it was read; make the same call again")
 
@@ -76,10 +74,7 @@ async def head_object(request: S3Request) -> Response:
     check_conditions(request.headers, entry)
     part = read_range(request, entry)
     fields = answer_headers(request, entry, part)
-    fields["Content-Length"] = str(entry.size_bytes if part is None else part.end - part.start)
-    if part is not None:
-        fields["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{entry.size_bytes}"
-    return Response(status_code=200 if part is None else 206, headers=fields)
+    return Response(status_code=add_length(fields, part, entry.size_bytes), headers=fields)
 
 
 async def stat_object(request: S3Request, target: Target) -> EntryInContext:
@@ -89,9 +84,7 @@ async def stat_object(request: S3Request, target: Target) -> EntryInContext:
     path = check_path(target)
     try:
         return await request.service.stat(target.repository, target.ref, path)
-    except ObjectNotFound as error:
-        raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
-    except Invalid as error:  # the first segment is no ref
+    except (ObjectNotFound, Invalid) as error:  # what is invalid is the ref, which the first segment is
         raise S3Error("NoSuchKey", str(error), fields={"Key": target.key}) from None
 
 

@@ -50,42 +50,33 @@ class S3Operation(NamedTuple):
     """None: it is not there."""
 
 
-OPERATIONS: Final[Mapping[Question, S3Operation]] = {
-    Question("service", "GET"): S3Operation("ListBuckets", buckets.list_buckets),
-    Question("bucket", "GET"): S3Operation("ListObjects", listings.list_objects),
-    Question("bucket", "GET", "list-type"): S3Operation("ListObjectsV2", listings.list_objects_v2),
-    Question("bucket", "GET", "versions"): S3Operation("ListObjectVersions", listings.list_object_versions),
-    Question("bucket", "GET", "location"): S3Operation("GetBucketLocation", buckets.get_bucket_location),
-    Question("bucket", "GET", "versioning"): S3Operation("GetBucketVersioning", buckets.get_bucket_versioning),
-    Question("bucket", "POST", "delete"): S3Operation("DeleteObjects", deletions.delete_objects),
-    Question("bucket", "PUT"): S3Operation("CreateBucket", buckets.create_bucket),
-    Question("bucket", "DELETE"): S3Operation("DeleteBucket", buckets.delete_bucket),
-    Question("bucket", "HEAD"): S3Operation("HeadBucket", buckets.head_bucket),
-    Question("object", "GET"): S3Operation("GetObject", object_reads.get_object),
-    Question("object", "GET", "attributes"): S3Operation("GetObjectAttributes", object_reads.get_object_attributes),
-    Question("object", "HEAD"): S3Operation("HeadObject", object_reads.head_object),
-    Question("object", "PUT"): S3Operation("PutObject", object_writes.put_object),
-    Question("object", "POST", "uploads"): S3Operation(
-        "CreateMultipartUpload", multipart_requests.create_multipart_upload
-    ),
-    Question("object", "PUT", "partNumber+uploadId"): S3Operation("UploadPart", multipart_requests.upload_part),
-    Question("object", "POST", "uploadId"): S3Operation(
-        "CompleteMultipartUpload", multipart_requests.complete_multipart_upload
-    ),
-    Question("object", "DELETE", "uploadId"): S3Operation(
-        "AbortMultipartUpload", multipart_requests.abort_multipart_upload
-    ),
-    Question("object", "GET", "uploadId"): S3Operation("ListParts", multipart_requests.list_parts),
-    Question("bucket", "GET", "uploads"): S3Operation(
-        "ListMultipartUploads", multipart_requests.list_multipart_uploads
-    ),
-    Question("object", "DELETE"): S3Operation("DeleteObject", object_writes.delete_object),
-    Question("object", "GET", "tagging"): S3Operation("GetObjectTagging", object_tags.get_object_tagging),
-    Question("object", "PUT", "tagging"): S3Operation("PutObjectTagging", object_tags.put_object_tagging),
-    Question("object", "DELETE", "tagging"): S3Operation("DeleteObjectTagging", object_tags.delete_object_tagging),
+HANDLERS: Final[Mapping[Question, Handler]] = {
+    Question("service", "GET"): buckets.list_buckets,
+    Question("bucket", "GET"): listings.list_objects,
+    Question("bucket", "GET", "list-type"): listings.list_objects_v2,
+    Question("bucket", "GET", "versions"): listings.list_object_versions,
+    Question("bucket", "GET", "location"): buckets.get_bucket_location,
+    Question("bucket", "GET", "versioning"): buckets.get_bucket_versioning,
+    Question("bucket", "POST", "delete"): deletions.delete_objects,
+    Question("bucket", "PUT"): buckets.create_bucket,
+    Question("bucket", "DELETE"): buckets.delete_bucket,
+    Question("bucket", "HEAD"): buckets.head_bucket,
+    Question("object", "GET"): object_reads.get_object,
+    Question("object", "GET", "attributes"): object_reads.get_object_attributes,
+    Question("object", "HEAD"): object_reads.head_object,
+    Question("object", "PUT"): object_writes.put_object,
+    Question("object", "POST", "uploads"): multipart_requests.create_multipart_upload,
+    Question("object", "PUT", "partNumber+uploadId"): multipart_requests.upload_part,
+    Question("object", "POST", "uploadId"): multipart_requests.complete_multipart_upload,
+    Question("object", "DELETE", "uploadId"): multipart_requests.abort_multipart_upload,
+    Question("object", "GET", "uploadId"): multipart_requests.list_parts,
+    Question("bucket", "GET", "uploads"): multipart_requests.list_multipart_uploads,
+    Question("object", "DELETE"): object_writes.delete_object,
+    Question("object", "GET", "tagging"): object_tags.get_object_tagging,
+    Question("object", "PUT", "tagging"): object_tags.put_object_tagging,
+    Question("object", "DELETE", "tagging"): object_tags.delete_object_tagging,
 }
 
-COPY: Final = S3Operation("CopyObject", object_copies.copy_object)
 UNKNOWN: Final = S3Operation("(none)", None)
 
 
@@ -97,5 +88,10 @@ def find_operation(request: S3Request) -> S3Operation:
         chosen = []  # of GetObject it chooses bytes
     question = Question(kind, request.method, "+".join(chosen))
     if question == ("object", "PUT", "") and "x-amz-copy-source" in request.headers:
-        return COPY
-    return OPERATIONS.get(question, UNKNOWN)
+        handler = object_copies.copy_object
+    else:
+        handler = HANDLERS.get(question)
+    if handler is None:
+        return UNKNOWN
+    name = handler.__name__.replace("_", " ").title().replace(" ", "")  # a handler has the name of its operation
+    return S3Operation(name, handler)

@@ -79,14 +79,3 @@ def test_the_page_has_no_script_in_it(asgi: Application) -> None:
 )
 def test_nothing_else_of_the_package_is_served(asgi: Application, path: str) -> None:
     assert asgi("GET", f"http://lake.test{path}", auth=None).status_code == 404
-
-
-def test_without_the_package_it_says_what_to_install(asgi: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documentation, "PACKAGE", "no_such_package_is_there")
-    documentation.find_file.cache_clear()
-    try:
-        refused = asgi("GET", PAGE, auth=None)
-    finally:
-        documentation.find_file.cache_clear()
-    assert refused.status_code == 501
-    assert "refstore-lake[api]" in refused.json()["message"]

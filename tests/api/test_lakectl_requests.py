@@ -82,15 +82,6 @@ def test_identity_is_the_access_key(lakectl: Lakectl) -> None:
 # ---- lakectl repo
 
 
-def test_repositories_are_listed_and_deleted(lakectl: Lakectl, repo: str) -> None:
-    lakectl.begin("repo_list")
-    (found,), pagination = lakectl.page("/repositories", REPOSITORY, prefix=repo, after="", amount=100)
-    assert (found["id"], pagination["has_more"]) == (repo, False)
-    lakectl.begin("repo_delete")
-    lakectl.call(204, "DELETE", f"/repositories/{repo}")
-    assert repo in lakectl.said(404, "DELETE", f"/repositories/{repo}")
-
-
 @pytest.mark.parametrize(
     ("asked", "query", "status", "word"),
     [
@@ -146,25 +137,6 @@ def test_branches_are_created_listed_shown_and_deleted(lakectl: Lakectl, repo: s
     assert lakectl.ask(200, "GET", f"{branches}/dev", REF)["commit_id"] == commit
     lakectl.call(204, "DELETE", f"{branches}/dev")
     assert "dev" in lakectl.said(404, "GET", f"{branches}/dev")
-
-
-@pytest.mark.parametrize(
-    ("reset", "left"),
-    [
-        ({"type": "reset"}, []),
-        ({"type": "common_prefix", "path": "a/"}, ["b"]),
-        ({"type": "object", "path": "b"}, ["a/1", "a/2"]),
-    ],
-)
-def test_a_branch_is_reset_whole_by_prefix_or_by_object(
-    lakectl: Lakectl, repo: str, reset: Json, left: list[str]
-) -> None:
-    for path in ("a/1", "a/2", "b"):
-        lakectl.upload(repo, path, b"body")
-    lakectl.begin("branch_reset")
-    lakectl.call(204, "PUT", f"/repositories/{repo}/branches/main", json=reset)
-    results, _ = lakectl.page(f"/repositories/{repo}/branches/main/diff", DIFF, after="", amount=50)
-    assert [item["path"] for item in results] == left
 
 
 def test_a_revert_undoes_a_commit_and_asks_which_parent_of_a_merge(lakectl: Lakectl, repo: str) -> None:
@@ -268,35 +240,6 @@ def test_a_log_takes_every_flag(lakectl: Lakectl, repo: str) -> None:
     assert all(len(item["id"]) >= 8 for item in results)  # --dot cuts them there, without looking
 
 
-def test_an_annotation_is_a_log_of_one_for_each_entry(lakectl: Lakectl, repo: str) -> None:
-    lakectl.upload(repo, "a/1", b"body")
-    made = lakectl.commit(repo, "first")["id"]
-    lakectl.begin("annotate")
-    where = f"/repositories/{repo}/refs/main/commits"
-    for delimiter, flag in (("/", "prefixes"), ("", "objects")):
-        (entry,) = lakectl.listing(repo, "main", prefix="", delimiter=delimiter)
-        (commit,), _ = lakectl.page(where, COMMIT, amount=1, limit=True, first_parent=False, **{flag: [entry["path"]]})
-        assert commit["id"] == made
-
-
-def test_uncommitted_changes_come_in_pages_that_grow(lakectl: Lakectl, repo: str) -> None:
-    paths = [f"{number:03}" for number in range(160)]
-    for path in paths:
-        lakectl.upload(repo, path, b"")
-    lakectl.begin("diff")
-    found: list[Json] = []
-    after = ""
-    sizes: list[int] = []
-    for amount in (50, 100, 200):
-        results, pagination = lakectl.page(f"/repositories/{repo}/branches/main/diff", DIFF, after=after, amount=amount)
-        found += results
-        sizes.append(len(results))
-        after = pagination["next_offset"]
-    assert (sizes, pagination["has_more"]) == ([50, 100, 10], False)
-    assert [(item["type"], item["path"]) for item in found] == [("added", path) for path in paths]
-    lakectl.page(f"/repositories/{repo}/branches/main/diff", DIFF, after="", amount=1000)  # what they grow to
-
-
 def changes(lakectl: Lakectl, repo: str, left: str, right: str, **query: Any) -> list[tuple[str, str]]:
     """`StreamRepositoryDiffs`: three dots unless a type is given, pages of the size that the service likes."""
     found = lakectl.pages(
@@ -396,14 +339,6 @@ def test_a_listing_shows_folders_or_everything(lakectl: Lakectl, repo: str) -> N
     assert [item["path"] for item in lakectl.listing(repo, "main", prefix="", delimiter="")] == ["top"]
     lakectl.call(204, "DELETE", f"/repositories/{repo}/branches/main/objects", query={"path": "top"})
     assert lakectl.listing(repo, "main", prefix="", delimiter="") == []
-
-
-def test_what_rm_could_not_delete_is_told_one_by_one(lakectl: Lakectl, repo: str) -> None:
-    answered = lakectl.ask(
-        200, "POST", f"/repositories/{repo}/branches/main/objects/delete", {"errors": list}, json={"paths": ["../up"]}
-    )
-    (error,) = answered["errors"]
-    assert shaped(error, {"path": str, "status_code": int, "message": str})["status_code"] == 400
 
 
 @pytest.mark.parametrize("body", [b"1,2\n", b""], ids=["some", "none"])

@@ -7,19 +7,16 @@ releases; nothing else of it is used.
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+import fastapi_offline
 from fastapi import APIRouter
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from refstore.errors import MissingExtra
-
 router = APIRouter(include_in_schema=False)
 
-PACKAGE: Final = "fastapi_offline"
+FOLDER: Final = Path(fastapi_offline.__file__).parent / "static"
 SCRIPT: Final = "swagger-ui-bundle.js"
 STYLE: Final = "swagger-ui.css"
 POLICY: Final = (
@@ -61,7 +58,6 @@ START: Final = """SwaggerUIBundle({
 
 @router.get("/docs")
 async def page() -> Response:
-    find_file(SCRIPT)
     return HTMLResponse(PAGE, headers=HEADERS)
 
 
@@ -72,20 +68,9 @@ async def start() -> Response:
 
 @router.get(f"/docs/{SCRIPT}")
 async def script() -> Response:
-    return FileResponse(find_file(SCRIPT), media_type="text/javascript", headers=CACHED_HEADERS)
+    return FileResponse(FOLDER / SCRIPT, media_type="text/javascript", headers=CACHED_HEADERS)
 
 
 @router.get(f"/docs/{STYLE}")
 async def style() -> Response:
-    return FileResponse(find_file(STYLE), media_type="text/css", headers=CACHED_HEADERS)
-
-
-@cache
-def find_file(name: str) -> Path:
-    """Return the path of one of Swagger UI's files. Raises MissingExtra."""
-    package = find_spec(PACKAGE)
-    folders = package.submodule_search_locations if package is not None else None
-    path = next((path for place in folders or () if (path := Path(place) / "static" / name).is_file()), None)
-    if path is None:
-        raise MissingExtra("api", "the page at /docs")
-    return path
+    return FileResponse(FOLDER / STYLE, media_type="text/css", headers=CACHED_HEADERS)

@@ -37,7 +37,7 @@ from refstore_api.shared_parameters import Delimiter, ObjectPath, Prefix, Presig
 from refstore_http import headers, request_bodies
 from refstore_http.http_errors import PreconditionFailed, message_of, status_of
 from refstore_http.json_responses import make_empty_response, make_response
-from refstore_http.object_streams import ChunkReader, check_erased, open_chunks, read_first, stream_object
+from refstore_http.object_streams import ChunkReader, add_length, check_erased, open_chunks, read_first, stream_object
 
 router = APIRouter(
     prefix="/repositories/{repository}", tags=["objects"], route_class=BoundedBodyRoute, responses=COMMON
@@ -194,9 +194,7 @@ async def get_object(
         start, end = part or (0, entry.size_bytes)
         reader = await read_first(request, service, end - start, partial(open_chunks, context, entry, start, end))
         if reader is not None:
-            return stream_object(
-                service, reader, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
-            )
+            return stream_object(service, reader, headers.object_headers(entry), part, entry.size_bytes)
         # raises if the object is gone; otherwise it changed
         await call.run(lambda repo: ChunkReader(repo.get(ref, path)).close())
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
@@ -227,11 +225,8 @@ async def head_object(
     if headers.matches_etag(if_none_match, entry):
         return make_empty_response(304, headers={"ETag": headers.etag_of(entry)})
     part = headers.parse_range(range_ if headers.is_range_allowed(if_range, entry) else None, entry.size_bytes)
-    response_headers = headers.object_headers(entry)
-    response_headers["Content-Length"] = str(entry.size_bytes if part is None else part.end - part.start)
-    if part is not None:
-        response_headers["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{entry.size_bytes}"
-    return Response(status_code=200 if part is None else 206, headers=response_headers)
+    fields = headers.object_headers(entry)
+    return Response(status_code=add_length(fields, part, entry.size_bytes), headers=fields)
 
 
 @router.get(

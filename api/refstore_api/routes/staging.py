@@ -149,7 +149,7 @@ async def get_signed(request: Request, service: ServiceOf, token: str, range_: R
         "Cache-Control": "private, no-store",
         "X-Content-Type-Options": "nosniff",
     }
-    return stream_object(service, reader, fields, start, end, size_bytes, partial=part is not None)
+    return stream_object(service, reader, fields, part, size_bytes)
 
 
 @router.put(
