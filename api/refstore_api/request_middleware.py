@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from refstore.errors import RefstoreError
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
 from refstore_api.error_responses import make_error_response
-from refstore_http.cross_site import SAFE_METHODS, check_site
 from refstore_http.request_metrics import RequestMetrics
+from refstore_http.request_origin import SAFE_METHODS, check_site
 from refstore_http.request_pipeline import HEADER, RequestPipeline, RequestSubject, address_of, header_of
 from refstore_http.service import Service
 

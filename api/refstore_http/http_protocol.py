@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from refstore.configuration.settings import ApiSettings
 from refstore.core import event_log
 from refstore_http.connection_slots import ConnectionSlots, ProxyNetworks, connection_slots, plain_address
-from refstore_http.host_header import TARGET_HOST, host_of_target
 from refstore_http.request_bodies import DROPPED_BODY, has_body
+from refstore_http.request_origin import TARGET_HOST, host_of_target
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """The largest head, and the largest trailers of a body. A path takes 1 KiB, user metadata 8, a token less than 4."""

@@ -17,8 +17,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.types import Scope
 
+from refstore_http.expensive_reads import ReadSlots
 from refstore_http.http_errors import SlowDown, TooManyRequests
-from refstore_http.read_slots import ReadSlots
 
 BUDGET_BYTES: Final = 192 << 20
 UNCOUNTED_BYTES: Final = 64 << 10

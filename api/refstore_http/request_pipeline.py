@@ -24,14 +24,12 @@ from refstore.audit import Actor, set_actor
 from refstore.core import event_log
 from refstore.errors import RefstoreError
 from refstore_http.connection_slots import request_slots, take_slot
-from refstore_http.cross_site import drop_basic_challenge, is_browser
-from refstore_http.host_header import check_host
 from refstore_http.http_errors import RequestCrashed, SlowDown, log_failure
 from refstore_http.memory_budget import UNCOUNTED_BYTES, HeldBytes
 from refstore_http.request_bodies import check_dropped_body
 from refstore_http.request_metrics import RequestMetrics
+from refstore_http.request_origin import TrustedProxies, check_host, drop_basic_challenge, is_browser
 from refstore_http.service import Service
-from refstore_http.trusted_proxies import TrustedProxies
 
 HEADER: Final = b"x-request-id"
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from refstore_s3 import (
     buckets,
-    deletions,
     listings,
     multipart_requests,
     object_copies,
@@ -57,7 +56,7 @@ HANDLERS: Final[Mapping[Question, Handler]] = {
     Question("bucket", "GET", "versions"): listings.list_object_versions,
     Question("bucket", "GET", "location"): buckets.get_bucket_location,
     Question("bucket", "GET", "versioning"): buckets.get_bucket_versioning,
-    Question("bucket", "POST", "delete"): deletions.delete_objects,
+    Question("bucket", "POST", "delete"): object_writes.delete_objects,
     Question("bucket", "PUT"): buckets.create_bucket,
     Question("bucket", "DELETE"): buckets.delete_bucket,
     Question("bucket", "HEAD"): buckets.head_bucket,

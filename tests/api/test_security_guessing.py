@@ -16,7 +16,7 @@ import pytest
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.service import access_keys
-from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, SecretCredential, TokenCredential
+from refstore_api.auth import OWNERS_MAX, TOKENS_MAX, CallerCache, SecretCredential, TokenCredential
 from refstore_http.http_errors import TooManyWrongSecrets
 from refstore_http.login_throttle import (
     ADDRESS_TIMES,

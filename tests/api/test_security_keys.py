@@ -161,7 +161,7 @@ def test_ended_tokens_do_not_come_back_by_a_rotation(asgi: Application) -> None:
 @pytest.mark.parametrize("how", ["expired", "rotated", "tokens ended"])
 def test_what_ended_is_known_no_longer_than_key_seconds(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     now = time.monotonic()
-    monkeypatch.setattr("refstore_api.caller_cache.time.monotonic", lambda: now)
+    monkeypatch.setattr("refstore_api.auth.time.monotonic", lambda: now)
     with application() as asgi:
         key = made(asgi, expires_ms=asgi.clock.now_ms() + 1000)
         caller = token_of(asgi, key) if how == "tokens ended" else key

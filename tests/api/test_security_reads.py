@@ -22,10 +22,10 @@ from refstore_http.expensive_reads import (
     PAUSE_SECONDS_MAX,
     READ_SECONDS,
     ExpensiveReads,
+    ReadSlots,
     ShortRequestPriority,
 )
 from refstore_http.http_errors import TooManyRequests
-from refstore_http.read_slots import ReadSlots
 from refstore_http.service import Service
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application

@@ -400,7 +400,7 @@ class TestRevoked:
 
 def test_a_revoked_key_is_good_no_longer_than_key_seconds(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
-    monkeypatch.setattr("refstore_api.caller_cache.time.monotonic", lambda: now)
+    monkeypatch.setattr("refstore_api.auth.time.monotonic", lambda: now)
     assert attacked("GET", "/user").status_code == 200
     access_keys.revoke_key(attacked.asgi.lake, KEY_ID)
     now += KEY_SECONDS - 0.1

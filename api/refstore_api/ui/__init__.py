@@ -1,7 +1,8 @@
 """The pages for operators, at `/ui`: what the deleters do, what waits for deletion, and how to take it back.
 
 The server renders every page (Jinja2 with autoescape), and every page works without JavaScript. One module makes the
-pages of one subject; `sessions.py` says who asks, `pages.py` how a page is made, `forms.py` what a form sent.
+pages of one subject; `sessions.py` says who asks, `pages.py` how a page is made, `forms.py` what a form sent and how an
+act is asked for.
 
 The modules of the pages are imported at the first request for one (`page_routers.py`).
 

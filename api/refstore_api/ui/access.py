@@ -12,8 +12,7 @@ from refstore.errors import Invalid, NotFound
 from refstore.lake import Lake
 from refstore.service import access_keys
 from refstore.service.access_keys import AccessKey, Role
-from refstore_api.ui.confirmation import Confirmation, read_answer, show_result
-from refstore_api.ui.forms import FormFields, read_form
+from refstore_api.ui.forms import Confirmation, FormFields, read_answer, read_form, show_result
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import format_time
 from refstore_api.ui.sessions import OperatorSession

@@ -20,7 +20,7 @@ from refstore.records.commit_records import Commit
 from refstore.records.mark_records import Mark
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.ui.confirmation import Confirmation, ConfirmationField, read_answer, show_result
+from refstore_api.ui.forms import Confirmation, ConfirmationField, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import format_time
 from refstore_api.ui.sessions import OperatorSession, ReaderSession

@@ -12,7 +12,7 @@ from refstore.core.units import format_size
 from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.ui.confirmation import (
+from refstore_api.ui.forms import (
     SHOWN_DIGEST,
     Confirmation,
     check_shown,

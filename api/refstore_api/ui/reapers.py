@@ -15,7 +15,7 @@ from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reaper_records import Lease
 from refstore_api.models import RESUME_SECONDS_MAX
-from refstore_api.ui.confirmation import Confirmation, ConfirmationField, read_answer, show_result
+from refstore_api.ui.forms import Confirmation, ConfirmationField, read_answer, show_result
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.pages import settlement_text
 from refstore_api.ui.sessions import OperatorSession, ReaderSession

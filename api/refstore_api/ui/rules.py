@@ -22,8 +22,7 @@ from refstore.retention.active_commits import compute_expiry
 from refstore.retention.rule_explanation import BranchLine, ExpiryTotals
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.ui.confirmation import PROOF_FIELD, is_answer, make_proof, show_result
-from refstore_api.ui.forms import FormFields, read_form
+from refstore_api.ui.forms import PROOF_FIELD, FormFields, is_answer, make_proof, read_form, show_result
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.sessions import OperatorSession, ReaderSession, UserSession
 

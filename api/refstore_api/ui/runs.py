@@ -14,7 +14,7 @@ from refstore.monitoring import run_control
 from refstore.monitoring.run_control import ActiveRun
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.ui.confirmation import Confirmation, read_answer, show_result
+from refstore_api.ui.forms import Confirmation, read_answer, show_result
 from refstore_api.ui.marks import read_mark_summary
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.sessions import OperatorSession, ReaderSession

@@ -3,7 +3,7 @@
 The cookie is HttpOnly, SameSite=Strict, and Secure where the browser came over TLS; there its name begins so that a
 browser takes it from nobody but this host over TLS (RFC 6265bis, 4.1.3). A form's token is derived from the session, so
 that another site's page cannot know it, and no state is kept. The service also refuses requests that another site's
-page made a browser send (`cross_site.py`).
+page made a browser send (`request_origin.py`).
 
 Before the sign-in there is no session, and another port of this host can set its cookies. So the token of that form is
 made with a key of the service, for the client's address and an hour, and a page of the service must have sent the form.

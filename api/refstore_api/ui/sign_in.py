@@ -18,8 +18,8 @@ from refstore_api.ui.forms import PROOF, read_fields, read_form
 from refstore_api.ui.page_urls import PATH, base_path_of
 from refstore_api.ui.pages import render
 from refstore_api.ui.sessions import ReaderSession
-from refstore_http.cross_site import check_own_page
 from refstore_http.http_errors import Forbidden, TooManyWrongSecrets, Unauthenticated, hide_faults
+from refstore_http.request_origin import check_own_page
 from refstore_http.request_pipeline import address_of
 from refstore_http.service import Service
 

@@ -15,15 +15,16 @@ from refstore.errors import Invalid
 from refstore.operations.restore import RestoreOutcome, RestoreRequest, RestoreResult
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
-from refstore_api.ui.confirmation import (
+from refstore_api.ui.forms import (
     SHOWN_DIGEST,
     Confirmation,
     ConfirmationField,
+    FormFields,
     is_answer,
     make_digest,
+    read_form,
     show_result,
 )
-from refstore_api.ui.forms import FormFields, read_form
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.sessions import ReaderSession, WriterSession
 
