@@ -61,12 +61,6 @@ def test_what_every_command_asks_first_lets_it_go_on(lakectl: Lakectl) -> None:
     )  # with any other `import` would blame its source, not hear that there is none
 
 
-def test_version_and_storage_are_told_to_older_releases_too(lakectl: Lakectl) -> None:
-    """Until 0.107 each had a route of its own."""
-    assert lakectl.ask(200, "GET", "/config/version", {"version": str})["version"]
-    lakectl.ask(200, "GET", "/config/storage", STORAGE)
-
-
 def test_doctor_tells_a_wrong_secret_from_a_wrong_address(embedded_service: Running, lakectl: Lakectl) -> None:
     lakectl.page("/repositories", REPOSITORY)
     with client_of(embedded_service, "not the secret") as http:
@@ -409,16 +403,6 @@ def test_on_s3_it_is_told_to_sign_and_the_store_does(redis_s3_service: Running) 
         assert (part.status_code, part.headers["Content-Length"]) == (206, str(PART_BYTES))
 
 
-def test_what_is_not_there_is_said_so(lakectl: Lakectl, repo: str) -> None:
-    for path in ("objects", "objects/stat"):
-        assert "'a'" in lakectl.said(
-            404, "GET", f"/repositories/{repo}/refs/main/{path}", query={"path": "a", "presign": False}
-        )
-    assert "nowhere" in lakectl.said(
-        404, "GET", f"/repositories/{repo}/refs/nowhere/objects/ls", query={"prefix": "", "delimiter": ""}
-    )
-
-
 def test_a_large_download_comes_in_parts_of_a_signed_url(lakectl: Lakectl, repo: str) -> None:
     """`downloadPresignMultipart`: each part has to say how long it is."""
     body = secrets.token_bytes(2 * PART_BYTES + 100)
@@ -547,43 +531,3 @@ def test_permissions_and_links_are_kept_with_what_they_belong_to(lakectl: Lakect
     lakectl.upload(repo, "link", b"", metadata=link)
     found = {item["path"]: item["metadata"] for item in lakectl.listing(repo, "main", prefix="", user_metadata=True)}
     assert found == {"folder/": permissions, "link": link}
-
-
-# ---- lakectl gc
-
-
-def test_the_rules_of_collection_are_set_shown_and_deleted(lakectl: Lakectl, repo: str) -> None:
-    rules = f"/repositories/{repo}/settings/gc_rules"
-    assert lakectl.said(404, "GET", rules)
-    lakectl.begin("gc_set-config")
-    asked = {"branches": [{"branch_id": "main", "retention_days": 28}], "default_retention_days": 21}
-    lakectl.call(204, "PUT", rules, json=asked)
-    assert lakectl.ask(200, "GET", rules, {"default_retention_days": int, "branches": list}) == asked
-    lakectl.call(204, "DELETE", rules)
-    assert lakectl.said(404, "GET", rules)
-
-
-# ---- what is not there
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "word"),
-    [
-        ("POST", "/repositories/{repo}/dump", "back up"),  # refs-dump
-        ("POST", "/repositories/{repo}/restore", "back up"),  # refs-restore
-        ("PUT", "/repositories/{repo}/branches/main/hard_reset", "revert"),  # branch move-to-commit
-        ("GET", "/repositories/{repo}/settings/branch_protection", "protected"),
-        ("POST", "/repositories/{repo}/gc/prepare_commits/async", "refstore gc run"),  # gc prepare-async
-        ("GET", "/repositories/{repo}/gc/prepare_commits/status", "refstore gc run"),
-        ("POST", "/repositories/{repo}/gc/prepare_commits", "refstore gc run"),  # lakeFS's own collector
-        ("POST", "/repositories/{repo}/gc/prepare_uncommited", "refstore gc run"),
-        ("GET", "/repositories/{repo}/actions/runs", "hooks"),
-        ("GET", "/repositories/{repo}/metadata/meta_range/x", "metaranges"),
-        ("GET", "/auth/users", "keys create"),
-        ("GET", "/auth/get-token/start", "access key"),  # login
-    ],
-)
-def test_what_is_not_there_says_what_to_do_instead(
-    lakectl: Lakectl, repo: str, method: str, path: str, word: str
-) -> None:
-    assert word in lakectl.said(501, method, path.replace("{repo}", repo), json={} if method != "GET" else None)

@@ -70,21 +70,6 @@ def test_a_key_is_written_once_if_it_must_be_free(s3: Any) -> None:
     assert s3.get_object(**key)["Body"].read() == b"1"
 
 
-def test_conditions_of_a_read(s3: Any) -> None:
-    key = {"Bucket": REPOSITORY, "Key": "main/conditions"}
-    etag = s3.put_object(**key, Body=b"1")["ETag"]
-    written = s3.head_object(**key)["LastModified"]
-    assert s3.get_object(**key, IfMatch=etag, IfNoneMatch='"other"')["Body"].read() == b"1"
-    assert code_of(s3.get_object, **key, IfMatch='"other"') == ("PreconditionFailed", 412)
-    assert code_of(s3.get_object, **key, IfNoneMatch=etag) == ("304", 304)
-    assert code_of(s3.get_object, **key, IfModifiedSince=written) == ("304", 304)
-    assert code_of(s3.get_object, **key, IfUnmodifiedSince="Mon, 01 Jan 2001 00:00:00 GMT") == (
-        "PreconditionFailed",
-        412,
-    )
-    assert code_of(s3.get_object, **key, Range="bytes=7-9") == ("InvalidRange", 416)
-
-
 def test_what_is_missing_is_named(s3: Any) -> None:
     with pytest.raises(ClientError, match="'nowhere' is neither a branch") as caught:
         s3.get_object(Bucket=REPOSITORY, Key="nowhere/x")
