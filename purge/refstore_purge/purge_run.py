@@ -179,9 +179,7 @@ def _load_ids(
     read = ids_file.load_ids(options.ids, folder, id_type=options.id_type, datasets=onboarded)
     sets = {each.name: [read.sets[name]] for each in datasets for name in ("", each.name) if name in read.sets}
     if not sets:
-        raise Invalid(
-            f"{options.ids.name} has no ids of the data sets that --dataset names; give others, or leave it out"
-        )
+        raise Invalid(f"{options.ids.name} has no ids of what --dataset names; give others, or leave it out")
     ids = DatasetIds(folder, sets, is_for_all="" in read.sets)
     print_notice(f"ids: {read.text}{_describe_datasets_without_ids(ids, datasets)}")
     return ids, []

@@ -77,13 +77,8 @@ class VerifyCounts:
 
 def verify(
     repo: Repository,
-    file: Path,
+    file: IdsFile | Path,
     *,
-    column: str = "",
-    dataset_column: str = "",
-    delimiter: str = ",",
-    no_header: bool = False,
-    empty_id: bool = False,
     id_type: str = "",
     only: Sequence[str] = (),
     history: bool = False,
@@ -97,20 +92,21 @@ def verify(
     distinct object is read once. Yield, too, the data sets of which no row was looked at. `counts` is filled on the
     way.
 
-    `only`: names of data sets; none given: all that have ids. `print_notice`: is told which ids were read.
+    `file`: the ids; a path: its only column is `id`. `only`: names of data sets; none given: all that have ids.
+    `print_notice`: is told which ids were read.
 
     Raises Invalid (the ids), NotFound (nothing is onboarded), Unavailable.
     """
     counts = counts if counts is not None else VerifyCounts()
     document, began, done = repo.purge_document().document, time.monotonic(), 0
-    table = IdsFile(file, column, dataset_column, delimiter, has_header=not no_header, takes_empty_id=empty_id)
+    table = file if isinstance(file, IdsFile) else IdsFile(file)
     known = [dataset.name for dataset in document.onboarded_datasets]
     with ids_folder() as folder, worker_processes.stop_new_after():
         ids = load_ids(table, folder, id_type=id_type, datasets=known)
         chosen = document.select_datasets(only)
         datasets = [each for each in chosen if each.name in ids.sets or "" in ids.sets]
         if not datasets:
-            raise Invalid(f"{file.name} has no ids of the data sets that --dataset names; give others, or leave it out")
+            raise Invalid(f"{table.name} has no ids of what --dataset names; give others, or leave it out")
         others = ", ".join(each.name for each in chosen if each not in datasets)
         print_notice(f"ids: {ids.text}" + (f"; not looked at, without ids: {others}" if others else ""))
         if any(dataset.mode != ERASE for dataset in datasets):

@@ -214,12 +214,7 @@ def verify(
         with show_progress() as report_progress:
             found = verifying.verify(
                 repo,
-                file,
-                column=id_column,
-                dataset_column=dataset_column,
-                no_header=no_header,
-                delimiter=delimiter,
-                empty_id=empty_id,
+                verifying.IdsFile(file, id_column, dataset_column, delimiter, not no_header, empty_id),
                 id_type=id_type,
                 only=tuple(datasets or ()),
                 history=history,

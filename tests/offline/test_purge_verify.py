@@ -57,8 +57,8 @@ class Lake(OneDataset):
         self.world.repo.upload("main", f"visits/{path}", body, **more)
         self.world.repo.commit("main", path)
 
-    def verify(self, file: Path, **options: Any) -> dict[str, tuple[int, str]]:
-        found = verify.verify(self.world.repo, file, **options)
+    def verify(self, file: Path, *, column: str = "", **options: Any) -> dict[str, tuple[int, str]]:
+        found = verify.verify(self.world.repo, verify.IdsFile(file, column), **options)
         return {each.path.removeprefix("visits/"): (each.rows, each.reason) for each in found}
 
 

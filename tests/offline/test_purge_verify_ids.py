@@ -34,13 +34,15 @@ def onboard(world: World, **files: Any) -> None:
 
 
 def left(world: World, table: Any, **options: Any) -> dict[str, tuple[int, str]]:
-    """Return the rows that are left, and why nobody could look, by path."""
+    """Return the rows that are left, and why nobody could look, by path. `options`: of the file of ids, and others."""
     file = world.folder / "forget.csv"
     if isinstance(table, bytes):
         file.write_bytes(table)
     else:
         pq.write_table(pa.table(table), file)
-    return {each.path: (each.rows, each.reason) for each in verify.verify(world.repo, file, **options)}
+    of_file = {name: options.pop(name) for name in verify.IdsFile._fields if name in options}
+    found = verify.verify(world.repo, verify.IdsFile(file, **of_file), **options)
+    return {each.path: (each.rows, each.reason) for each in found}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def left(world: World, table: Any, **options: Any) -> dict[str, tuple[int, str]]
     [
         (b"id\n7\n", {}),
         (b"name;id\nsecret, x;7\n", {"column": "id", "delimiter": ";"}),
-        (b"7\n", {"no_header": True}),
+        (b"7\n", {"has_header": False}),
         (b'{"id": 7, "name": "secret"}\n', {"column": "id", "id_type": "string"}),
         ({"id": ["7", None]}, {}),
         (b"d,id\na,7\n", {"dataset_column": "d"}),
@@ -82,7 +84,7 @@ def test_an_empty_id_is_one_only_if_it_is_wanted(world: World) -> None:
     onboard(world, a=pa.array(["7", "", ""]), b=b'id,n\n"",1\n,2\n7,3\n')
     for table in (b'id\n""\n"7"\n', {"id": ["", "7"]}, b'{"id": ""}\n{"id": "7"}\n'):
         assert left(world, table) == {"a/x": (1, ""), "b/x": (1, "")}
-        assert left(world, table, empty_id=True) == {"a/x": (3, ""), "b/x": (2, "")}
+        assert left(world, table, takes_empty_id=True) == {"a/x": (3, ""), "b/x": (2, "")}
 
 
 class TestDatasets:
@@ -96,7 +98,7 @@ class TestDatasets:
         options: dict[str, Any] = {"column": "id", "dataset_column": "set"}
         assert left(world, table, **options, only=["a", "d"], print_notice=said.append) == {"a/x": once}
         assert said[0].endswith("; not looked at, without ids: d")
-        with pytest.raises(Invalid, match="has no ids of the data sets that --dataset names"):
+        with pytest.raises(Invalid, match="has no ids of what --dataset names"):
             left(world, table, **options, only=["d"])
 
     def test_without_ids_that_fit_are_not_called_clean(self, world: World) -> None:
@@ -160,4 +162,4 @@ def test_the_command_has_the_options_of_a_run(refstore: Command) -> None:
     assert "a/x" not in ran.out
     ran = refstore(*words, "--dataset", "b")
     assert ran.code == 2
-    assert "has no ids of the data sets that --dataset names" in ran.err
+    assert "has no ids of what --dataset names" in ran.err
