@@ -76,6 +76,8 @@ class Plan:
     nothing_marked: bool = False
     """No commit that landed may be marked in the end."""
     clock_moves: bool = False
+    visited_whole: bool = False
+    """Whether every interleaving is visited, however many they are."""
     refused: str = ""
     """Labels whose calls are always refused here, as they should be."""
     shards: tuple[str, ...] = ()

@@ -103,7 +103,7 @@ def one_at_most(labels: str) -> Judge:
 def _and_alone(two: Plan, judge: Judge) -> Iterator[Plan]:
     """Two of whom one wins; and without lost replies, which leave a caller without a word on who was first."""
     yield two
-    yield replace(two, name=f"{two.name}, one wins", lossy="", judge=judge)
+    yield replace(two, name=f"{two.name}, one wins", lossy="", judge=judge, visited_whole=True)
 
 
 def _for_free_paths() -> Iterator[Plan]:
