@@ -14,7 +14,9 @@ from refstore.records import keys
 from refstore.records.pending_deletes import PendingDelete
 from refstore.repository import Repository
 from refstore.versioning import due_hints
-from refstore_reaper.deletion import delete_blobs, due_addresses, mark_deleting, remove_keys, settle
+from refstore_reaper.breaker import Breaker, Permit
+from refstore_reaper.deletion import BatchDeleter, DueAddress, Pipeline, due_addresses
+from refstore_reaper.pass_summary import Tally
 from refstore_reaper.reference_release import process_deleted, publish_markers
 from refstore_reaper.scrub import release_unnamed, scrub_references, scrub_tokens
 

@@ -22,6 +22,7 @@ from refstore.gc_marks import LiveCommit, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
 from refstore.operations import expire_head, expire_staged_entries, rules_document
 from refstore.operations.expire_head import RangeAges
+from refstore.operations.rules_in_force import rules_to_expire_by
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.commit_arrays import NONE
 from refstore.retention.path_rules import KeepLevel, PathClass, RetentionPlan, latest_view_rules, make_plan
@@ -168,12 +169,12 @@ def minimum_age_seconds(ctx: Context, requested_seconds: float | None) -> float:
 
 def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
     """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
-    effective = rules or rules_document.rules_to_expire_by(ctx)
+    effective = rules or rules_to_expire_by(ctx)
     staged = latest_view = ObjectCount()
     commits = 0
     left: list[str] = []
     if expire_staged_entries.has_uncommitted_rule(effective):
-        for branch in expire_head.open_branches(ctx):
+        for branch in [name for name, _ in ctx.branches.scan_open()]:
             reset = expire_staged_entries.expire_staged_entries(ctx, effective, branch, dry_run=dry_run)
             staged += ObjectCount(reset.objects, reset.size_bytes)
             if reset.is_incomplete:
@@ -182,7 +183,7 @@ def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: boo
                 )
     if effective.allow_deletion_from_latest_view:
         known, protected = RangeAges(), expire_head.protected_commits(ctx, effective)
-        for branch in expire_head.open_branches(ctx):
+        for branch in [name for name, _ in ctx.branches.scan_open()]:
             for rule in latest_view_rules(effective, branch, ctx.clock.now_ms()):
                 removed = expire_head.expire_head(ctx, branch, rule, protected, known, dry_run=dry_run)
                 latest_view += ObjectCount(removed.objects, removed.size_bytes)

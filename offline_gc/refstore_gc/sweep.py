@@ -34,6 +34,7 @@ from refstore.core.ids import CommitId
 from refstore.gc_marks import LiveCommit, Marks, OfflineRun, RunState
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.operations import rules_document
+from refstore.operations.rules_in_force import rules_to_expire_by
 from refstore.records.commit_records import Commit
 from refstore.records.mark_records import Mark
 from refstore.retention.active_commits import ExpiryState
@@ -228,14 +229,14 @@ def begin_sweep(
             return SweepStart(run, None)
         # it was confirmed, or became due, a moment ago: what today's rules keep is excluded, as where a sweep is made
         # again
-    rules = rules_document.rules_to_expire_by(ctx)
+    rules = rules_to_expire_by(ctx)
     history, refs = rules_document.read_history(ctx)
     plan = make_plan(history, refs, rules, ctx.clock.now_ms())
     if is_due:
         marks.commits.unmark_run(mark_id, partial(is_kept, plan))
         before_begin(SweepStart(mark, plan, rules.digest() != mark.record.rules_digest))
     run = marks.sweeps.begin(mark_id)
-    latest = rules_document.rules_to_expire_by(ctx)  # a hold that was set while the history was read
+    latest = rules_to_expire_by(ctx)  # a hold that was set while the history was read
     if latest != rules:
         plan = make_plan(history, refs, latest, ctx.clock.now_ms())
     return SweepStart(run, plan, latest.digest() != run.record.rules_digest)

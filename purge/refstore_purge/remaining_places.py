@@ -42,7 +42,7 @@ REAPER: Final = "refstore reaper"
 LATER: Final = "a later run wrote it from a content that was live again, and looked for its own ids alone"
 COPIED: Final = "its bytes were copied from a place of this run, by a link or by an S3 client"
 UNNAMED: Final = (
-    "objects that nothing names but commits that were swept, such as remains of uploads that died; the next complete "
+    "objects that nothing names but commits that were swept, such as remains of uploads that died; the next full "
     "nightly run deletes them, if they are older than an operation may last"
 )
 _DETAILS: Final = re.compile(r"(?: \(|[;:\"]| ').*", re.DOTALL)
@@ -297,7 +297,7 @@ class _PlaceLookup:
         return self._unnamed_spot()
 
     def _unnamed_spot(self) -> _Spot:
-        reason = "nothing names it but commits that were swept; a complete nightly run deletes it"
+        reason = "nothing names it but commits that were swept; a full nightly run deletes it"
         return _Spot("unnamed", reason, ending_command=self._command("gc run", "--full"))
 
     def _command(self, command: str, *words: str) -> str:

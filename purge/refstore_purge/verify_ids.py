@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from refstore.purge_document.document import Dataset
-from refstore_purge import uuids
 from refstore_purge.formats.base import IdKind, PurgeError, kind_of
+from refstore_purge.formats.text_values import UUID_BYTES, are_uuids, uuid_bytes
 from refstore_purge.ids_file import convert_ids
 from refstore_purge.purge_ids import IdSet, write_ids
 from refstore_purge.untyped_pandas import pa, pc
@@ -88,7 +88,7 @@ class WantedIds(NamedTuple):
         kind, storage = kind_of(type_), type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
         width = storage.byte_width if pa.types.is_fixed_size_binary(storage) else 0
         if kind is None or kind not in self.sets:
-            if width == uuids.UUID_BYTES and "uuid" in self.sets:
+            if width == UUID_BYTES and "uuid" in self.sets:
                 return _open_set(self.folder, self.sets["uuid"])
             raise VerifyReadError(f"column {name!r} is {type_}, and the ids are {self.kind}s")
         ids = _open_set(self.folder, self.sets[kind])
@@ -117,8 +117,8 @@ class WantedIds(NamedTuple):
             return ids.matches(values.cast(pa.large_string(), safe=False))
         found = np.array(ids.matches(values), dtype=np.bool_)
         words = pa.array([text.decode() if text.isascii() else "" for text in texts], pa.string())
-        places = np.flatnonzero(uuids.are_uuids(words).to_numpy(zero_copy_only=False))
-        found[places] |= ids.matches(uuids.uuid_bytes(words.take(pa.array(places))))
+        places = np.flatnonzero(are_uuids(words).to_numpy(zero_copy_only=False))
+        found[places] |= ids.matches(uuid_bytes(words.take(pa.array(places))))
         return found
 
     def is_name_of_id(self, text: str) -> bool:

@@ -69,6 +69,7 @@ def _entries_of_versions(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, 
     references = referenced_entries(ctx, [dataset.prefix]) if dataset.mode != KEEP_HISTORY else ()
     only_there = {(each.entry.address, each.path): each for each in references}
     for name in scan_names(ctx, prefix=dataset.prefix):
+        assert name.entry is not None  # noqa: S101  # a version has it
         only_there.pop((name.entry.address, name.path), None)
         yield name.ref, name.path, name.entry, name.holder == HolderKind.SWEEP
     yield from ((each.ref, each.path, each.entry, True) for each in only_there.values())

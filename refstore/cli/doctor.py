@@ -278,7 +278,8 @@ def _records_of(context: Context, seen: KvVerification) -> Iterator[Check]:
     have lost. Raises Corrupt, Unavailable.
     """
     from refstore.kv_recovery.kv_verification import find_known_losses
-    from refstore.operations import rules_document, tag
+    from refstore.operations import tag
+    from refstore.operations.rules_in_force import get_rules
 
     where = f"repository {context.name}"
     if names := list(tag.tags_hidden_by_branches(context)):
@@ -290,12 +291,6 @@ def _records_of(context: Context, seen: KvVerification) -> Iterator[Check]:
             "a ref of that name means the branch; create a tag of another name at the commit that `refstore tag list` "
             "shows, then delete the hidden one",
         )
-
-
-def _withheld_rules(context: Context) -> Iterator[Check]:
-    """Tell whose rules wait for an operator. Raises Corrupt, Unavailable."""
-    from refstore.operations.rules_in_force import get_rules
-
     own = get_rules(context)
     if own is not None and own.withheld:
         advice = f"look at the audit log, and set the rules that you want: refstore retention set {context.name} FILE"

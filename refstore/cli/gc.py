@@ -487,7 +487,7 @@ def lifecycle(
             rule = rules.repository_rule(store)
         else:
             store = stack.enter_context(closing(rules.bucket_store(lake)))
-            rule = rules.bucket_rule(versions=rules.deletes_versions(store))
+            rule = rules.LifecycleRule("", rules.deletes_versions(store))
             rules.check_bucket_is_ours(lake, store)
         typer.echo(rules.rule_warning(rule), err=True)
         made: dict[str, Any] = {"Rules": [rule.document()]}

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from refstore.audit.audit_entries import Act
 from refstore.audit.audit_reader import RecordHistory
 from refstore.context import Context
 from refstore.core import ids

@@ -25,7 +25,7 @@ from refstore.errors import (
     RefstoreError,
     UploadNotFound,
 )
-from refstore.operations import complete_upload, list_uploads, multipart
+from refstore.operations import complete_upload, multipart
 from refstore.operations.complete_upload import RequestedPart
 from refstore.operations.copy import ATTEMPTS
 from refstore.operations.multipart import PARTS_MAX
@@ -346,8 +346,8 @@ async def list_parts(request: S3Request) -> Response:
     amount = read_amount(request, "max-parts")
     marker = read_amount(request, "part-number-marker", 10_000) if "part-number-marker" in request.query else 0
 
-    def read(repo: Repository) -> tuple[RegisteredUpload, list_uploads.PartsPage]:
-        return list_uploads.list_parts(repo.context, name, after=marker, amount=amount)
+    def read(repo: Repository) -> tuple[RegisteredUpload, multipart.PartsPage]:
+        return multipart.list_parts(repo.context, name, after=marker, amount=amount)
 
     upload, page = await operate(request, target, read)
     has_more = page.has_more and amount > 0
@@ -484,7 +484,7 @@ def _read_branch(repo: Repository, bucket: S3Bucket, begin: str, branch: str, qu
     else:
         return []
     try:
-        page = list_uploads.list_uploads(
+        page = multipart.list_uploads(
             repo.context,
             ids.branch_name(branch),
             prefix=query.prefix[len(begin) :],

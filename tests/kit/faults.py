@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from refstore.core.clock import Clock
 from refstore.errors import InvalidSettings, KVUnavailable, ObjectsUnavailable, Unavailable
-from refstore.kv.base import Op, Result
+from refstore.kv.base import KV, Op, Result
 from refstore.objects.base import Body, DeleteResult, ObjectInfo, ObjectStore, StoredObject
 from tests.kit.forwarding import ForwardingKV, ForwardingObjects
 
@@ -88,6 +88,8 @@ class FaultyKV(_Faulty, ForwardingKV):
     """Goes below `Retrying`, where drivers fail."""
 
     unavailable = KVUnavailable
+    delete_range = KV.delete_range
+    """By pages, each of which may fail."""
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         fault = self._dice.roll()
@@ -100,14 +102,6 @@ class FaultyKV(_Faulty, ForwardingKV):
         if fault:
             raise KVUnavailable(_LOST)
         return results
-
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        fault = self._dice.roll()
-        if fault == "request":
-            raise KVUnavailable(_REFUSED)
-        self.inner.delete_range(partition, first, last)
-        if fault:
-            raise KVUnavailable(_LOST)
 
 
 class FaultyObjects(_Faulty, ForwardingObjects):

@@ -20,10 +20,7 @@ from refstore.records.encoding import decode
 from refstore.versioning import due_hints
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore_reaper import deletion, reference_release, scrub
-from refstore_reaper.breaker import Permit
-from refstore_reaper.deletion import BatchDeleter, Pipeline
-from refstore_reaper.pass_summary import Tally
-from tests.kit.reaping import HINTS, NoBreaker, NoJournal, publish
+from tests.kit.reaping import HINTS, publish
 from tests.kit.replay import Stage, Then
 from tests.reaping import delete_batch
 

@@ -17,9 +17,6 @@ from refstore.versioning import due_hints
 from refstore.versioning.due_hints import DueHint
 from refstore.versioning.markers import REPOSITORY_DELETED_CAUSE
 from refstore_reaper import deletion, reference_release, scrub
-from refstore_reaper.breaker import Breaker, Permit
-from refstore_reaper.deletion import BatchDeleter, Pipeline
-from refstore_reaper.pass_summary import Tally
 from tests.kit.replay import Stage, Then
 from tests.reaping import delete_batch
 

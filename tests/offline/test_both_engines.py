@@ -19,7 +19,7 @@ from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark import simulate_mark
 from refstore_purge import purge_run as purging
 from tests.offline.purge_runs import options_of
-from tests.offline.test_going_on import DAY, RULES, live_for_a_day
+from tests.offline.test_incremental_marks import DAY, RULES, live_for_a_day
 from tests.offline.world import World, marked_in
 from tests.purge import datasets
 from tests.reaping import release_all

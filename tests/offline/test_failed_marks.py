@@ -18,7 +18,7 @@ from refstore_gc import deleted_repositories, gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.mark import simulate_mark
 from refstore_gc.run_summary import SweepManifest, read_summaries, write_manifest
-from tests.offline.test_leftovers import delete_and_drain
+from tests.offline.test_deleted_repositories import delete_and_drain
 from tests.offline.world import World, marked_in
 from tests.reaping import reap_all
 from tests.unit.test_marks import aborted

@@ -17,7 +17,7 @@ from pyarrow import orc
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import SharedFolder
 from refstore_gc.engines.local import LocalEngine, SharedWork
-from refstore_purge import purge_run, purge_tasks, verify_reader_process
+from refstore_purge import purge_tasks, verify_reader_process
 from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_ids import write_ids
@@ -25,8 +25,8 @@ from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings
 from refstore_purge.reader_process import open_store
 from refstore_purge.verify import VerifyCounts, verify
-from refstore_purge.verify_ids import WantedIds
-from refstore_purge.verify_reader_process import ContentToVerify, ReadResult
+from refstore_purge.verify_ids import ObjectFindings
+from refstore_purge.verify_reader_process import ContentToVerify
 from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge.tracking import guestids

@@ -20,8 +20,8 @@ from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_tasks import ObjectTask, TaskSettings
 from refstore_purge.verify import verify
-from refstore_purge.verify_ids import NORMAL, WantedIds
-from refstore_purge.verify_reader_process import ContentToVerify, read_contents
+from refstore_purge.verify_ids import WantedIds
+from refstore_purge.verify_reader_process import ContentToVerify, read_content
 from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge.hostile_files import FILES
@@ -53,7 +53,7 @@ def test_it_takes_little_memory_and_is_left(world: World, name: str) -> None:
     store.put(KEY, body)
     write_ids(world.folder / "ids", "string", [pa.array(["bob"])])
     task_settings = TaskSettings(url=store.url, io_timeout_seconds=10, ids=SharedFolder(str(world.folder / "ids")))
-    wanted = WantedIds("string", pa.array([b"bob"], NORMAL["string"]))
+    wanted = WantedIds.prepare(world.folder / "ids", "", is_named=False)
     dataset = Dataset("d", "data/", "guest", "rewrite", hostile.format)
     failures: list[str] = []
     for target in ("", "data/new", None):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.errors import Gone
+from refstore.errors import Conflict, Gone
 from refstore_purge import location_publisher, purge_tasks, verify
 from refstore_purge.purge_tasks import ObjectResult
 from tests.offline.purge_runs import Purge, purge_with

@@ -30,9 +30,7 @@ from refstore_purge.formats.parquet_footer import (
 from refstore_purge.formats.parquet_schema import ConvertedType
 from refstore_purge.formats.parquet_summary import read_summary
 from refstore_purge.purge_ids import to_comparable
-from refstore_purge.verify_ids import NORMAL, BatchedLookup, RowCount, WantedIds
-from refstore_purge.verify_rows import count_rows
-from tests.purge.looking import find, id_set, parquet_of, rewrite, task
+from tests.purge.looking import dataset_ids, find, id_set, parquet_of, rewrite, rows_left, task
 from tests.purge.lying_statistics import LyingFile, lying_parquet
 from tests.purge.test_parquet_kept import edited, element
 
@@ -63,11 +61,7 @@ def _id_type(file: LyingFile) -> Any:
 
 def count_by_verify(file: LyingFile, body: bytes, wanted: set[Any]) -> int:
     dataset = Dataset("d", "d/", file.identifier, "rewrite", "parquet")
-    ids = WantedIds(file.kind, pa.array(wanted, file.type).cast(NORMAL[file.kind]))
-    lookup, count = BatchedLookup(ids), RowCount()
-    count_rows(io.BytesIO(body), dataset, lookup, count, is_of_id=False)
-    lookup.finish()
-    return count.rows
+    return rows_left(body, dataset, dataset_ids(*wanted, kind=file.kind, type_=_id_type(file)))
 
 
 def _read(file: LyingFile, body: bytes) -> list[Any]:

@@ -16,7 +16,6 @@ import pytest
 from refstore.purge_document.document import Dataset
 from refstore_purge.formats import csv, json_lines
 from refstore_purge.formats.base import IdKind
-from refstore_purge.formats.parquet_footer import FileField, SchemaElementField, ThriftStruct
 from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_ids import IdSet
 from refstore_purge.verify_ids import VerifyReadError, WantedIds

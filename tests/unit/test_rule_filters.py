@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from refstore_gc.branch_rules import apply_branch_rules
 
 from refstore.errors import InvalidRules
 from refstore.lake import Lake
@@ -15,7 +16,6 @@ from refstore.operations import rules_document
 from refstore.operations.rule_review import review_rules
 from refstore.repository import Repository
 from refstore.retention.rules import PathRuleFilter, gc_rules, read_rules
-from refstore_gc.branch_rules import apply_branch_rules
 from tests.api.service import application
 from tests.commands import Command
 from tests.kit.clock import FakeClock

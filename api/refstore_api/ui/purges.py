@@ -57,7 +57,7 @@ async def show(session: ReaderSession, run: str) -> Response:
         from refstore_purge import purge_report, remaining_places
 
         report = purge_report.read_report(repo, run)
-        place_lookup.refresh_places(repo, [report])
+        remaining_places.refresh_places(repo, [report])
         may_act = session.has_role("operator", repo.name)
         return session.render("purge.html", report=report, shown=SHOWN_MAX, may_act=may_act)
 
