@@ -15,14 +15,13 @@ from typing import BinaryIO, Final, cast
 import msgspec
 
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, CommitId
+from refstore.core.ids import Address
 from refstore.errors import DeadlineExceeded, ObjectNotFound
-from refstore.kv.base import ABSENT
 from refstore.purge_document.document import ERASE
-from refstore.records import keys
 from refstore.records.location_records import Content
 from refstore_purge import purge_tasks, summary_files
 from refstore_purge.content_replacement import ReplacementAttempt, replace_contents
+from refstore_purge.object_holders import is_never_landed
 from refstore_purge.outcomes import SUMMARY, ObjectResult
 from refstore_purge.purge_attempts import Publisher, PurgeAttempt
 from refstore_purge.purge_error import PurgeError
@@ -50,9 +49,7 @@ class LocationPublisher(Publisher):
 
     def is_missed(self, purge_object: PurgeObject) -> bool:
         """Return False for what only a commit that has not landed names: nobody can read it, and it keeps nothing."""
-        ctx, ref = self.run.repo.context, purge_object.names[0].branch
-        is_commit = ctx.kv.get(keys.commit(ctx.repo, CommitId(ref))) is not ABSENT
-        return not is_commit or ctx.markers.has_landed(CommitId(ref))
+        return not is_never_landed(self.run.repo.context, purge_object.names[0].branch)
 
     def publish(self, attempt: PurgeAttempt) -> None:
         run, unsettled = self.run, list(attempt.missing)

@@ -14,6 +14,7 @@ from refstore.context import Context
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, CommitId
 from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.kv.base import ABSENT
 from refstore.operations import tag as tag_operation
 from refstore.operations.commit_entries import entries_of_commit
 from refstore.operations.referenced_entries import referenced_entries
@@ -56,6 +57,12 @@ class ObjectName(NamedTuple):
     """None: it is not known."""
     is_open_upload: bool = False
     """Whether the parts of an upload will be joined there: nobody can look into it before."""
+
+
+def is_never_landed(ctx: Context, ref: str) -> bool:
+    """Return whether a ref is a commit that has not landed: nobody can read it, and it keeps nothing."""
+    is_commit = ctx.kv.get(keys.commit(ctx.repo, CommitId(ref))) is not ABSENT
+    return is_commit and not ctx.markers.has_landed(CommitId(ref))
 
 
 def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:

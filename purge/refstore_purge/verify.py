@@ -29,6 +29,7 @@ from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
 from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
 from refstore_purge.ids_file import IdsFile, ids_folder, load_ids
+from refstore_purge.object_holders import is_never_landed
 from refstore_purge.purge_plan import is_summary
 from refstore_purge.verify_ids import HIVE_NULL, INTEGER, ObjectFindings, WantedIds
 from refstore_purge.verify_objects import VerifyTarget, find_contents, find_value_in_names, scan_targets
@@ -189,7 +190,8 @@ class _DatasetCheck:
             if findings.is_there:
                 return findings
             ((now, size_bytes),) = find_contents(self._ctx, [check.target.entry])
-            if not now or (now == address and check.target.may_be_gone):
+            may_be_gone = check.target.may_be_gone or is_never_landed(self._ctx, check.target.ref)
+            if not now or (now == address and may_be_gone):
                 return ObjectFindings(has_identifier=None)  # it was erased or deleted meanwhile
             address = now
         findings.reason = NOT_THERE

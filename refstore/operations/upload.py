@@ -55,6 +55,10 @@ BATCH: Final = 1000
 """How many objects of a bulk call share their round trips. More would delay a batch's first object."""
 
 
+def _no_attributes() -> None:
+    """A function of the module, as an upload may be pickled."""
+
+
 class Upload(msgspec.Struct, frozen=True):
     """One object to upload: `Upload("2026/11/21.csv", b"...")`."""
 
@@ -69,7 +73,7 @@ class Upload(msgspec.Struct, frozen=True):
     """Whether it is refused where something is at the path already (AlreadyExists)."""
     if_entry: Entry | None = None
     """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
-    s3: Callable[[], S3Attributes | None] = lambda: None
+    s3: Callable[[], S3Attributes | None] = _no_attributes
     """Of the S3 gateway: asked for when the body was read."""
 
 

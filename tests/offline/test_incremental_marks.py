@@ -195,8 +195,8 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
         assert summary.by_prefix == whole.by_prefix, f"day {day}"
         complete, others = complete_and_others(world, summary, in_earlier_marks(world, ""))
-        found = summary.commits["nothing_to_delete"], whole.commits["nothing_to_delete"]
-        assert found == (complete, complete), f"day {day}"
+        counts = summary.commits["nothing_to_delete"], whole.commits["nothing_to_delete"]
+        assert counts == (complete, complete), f"day {day}"
         were_complete += complete
         were_not += others
         went_on += summary.baseline_mark_id != ""

@@ -146,7 +146,7 @@ class TestSeveralTypes:
         assert {key for key in indexes if world.address("main", "clicks/a") in key} <= kept
         with pytest.raises(Invalid, match="no data set 'nobody' is onboarded; onboarded are: clicks, events"):
             purge(b"id\n7\n", "nobody")
-        with pytest.raises(Invalid, match="no ids of the data sets that --dataset names"):
+        with pytest.raises(Invalid, match="no ids of what --dataset names"):
             purge(b"id,dataset\n8,events\n", "clicks", dataset_column="dataset")
 
     @pytest.mark.parametrize("value", ["secret", "4711" * 7, str(2**64), str(-(2**63) - 1)])

@@ -291,4 +291,5 @@ def test_what_verify_finds_in_files_of_the_corpus_was_left_and_listed_by_the_run
     assert len(before) > len(left)
     untouched = {each.prefix for each in made.datasets if each.untouched_reason}
     assert left <= {skipped.path for skipped in made.skipped_objects} | untouched
-    assert made.is_final == (not left)
+    # what nobody can judge may be left by a run that says so
+    assert not left if made.is_final else left | unknown

@@ -131,11 +131,8 @@ def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: Commi
     assert marks.statuses.read([expired]) == [MarkStatus()]
 
 
-@pytest.mark.parametrize("is_service", [True, False])
-def test_the_end_of_a_wait_is_no_plain_line_in_a_services_log(
-    is_service: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with gc_job.show_progress(is_service=is_service) as tell:
+def test_the_end_of_a_wait_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with gc_job.show_progress() as tell:
         tell(StepProgress("waiting", 0, None, 1.0, wait_seconds=1.0))
         tell(StepProgress("waiting", 0, None, 2.0, wait_seconds=0.0))
-    assert capsys.readouterr().err.count("the wait is over") == (not is_service)
+    assert capsys.readouterr().err.count("the wait is over") == 1

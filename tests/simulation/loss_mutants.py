@@ -93,9 +93,7 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="settling puts back no reference",
         rule="21",
-        edits=(
-            Edit(f"{SETTLING}:settle_repository", "            references += _restore_references(ctx, token)\n", ""),
-        ),
+        edits=(Edit(f"{SETTLING}:settle_repository", "            _restore_references(ctx, token)\n", ""),),
         caught_by="loss of references: copy; reset; reap",
     )
     yield Mutant(
@@ -113,7 +111,7 @@ def lost_writes() -> Iterator[Mutant]:
     yield Mutant(
         name="settling follows no commit",
         rule="21",
-        edits=(Edit(f"{SETTLING}:settle_repository", "commits = _settle_commits(ctx)", "commits = 0"),),
+        edits=(Edit(f"{SETTLING}:settle_repository", "    _settle_commits(ctx)\n", ""),),
         caught_by="loss: commit | reap",
     )
     yield Mutant(

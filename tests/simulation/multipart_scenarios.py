@@ -97,7 +97,7 @@ def _uploads(*, store_has_uploads: bool) -> Iterator[Plan]:
             return tasks(cast("Uploading", start))
 
         where = ", in the store" if store_has_uploads else ""
-        return plan(f"multipart: {name}{where}", world or uploading, made, crash)
+        return plan(f"multipart: {name}{where}", world or uploading, made, crash, **more)
 
     uploading = partial(Uploading, store_has_uploads=store_has_uploads)
     empty = partial(Start, store_has_uploads=store_has_uploads)

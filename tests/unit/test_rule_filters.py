@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import pytest
-from refstore_gc.branch_rules import apply_branch_rules
 
 from refstore.errors import InvalidRules
 from refstore.lake import Lake
@@ -16,6 +15,7 @@ from refstore.operations import rules_document
 from refstore.operations.rule_review import review_rules
 from refstore.repository import Repository
 from refstore.retention.rules import PathRuleFilter, gc_rules, read_rules
+from refstore_gc.mark_plan import apply_branch_rules
 from tests.api.service import application
 from tests.commands import Command
 from tests.kit.clock import FakeClock

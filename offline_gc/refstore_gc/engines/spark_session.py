@@ -14,7 +14,9 @@ import shutil
 import subprocess  # noqa: TID251  # for Java
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,6 +48,20 @@ _DEFAULTS: Final = {
     "spark.executorEnv.PYTHONSAFEPATH": "1",  # Java starts Python by `-m`, which would import from the working folder
 }
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_NOISE: Final = (
+    b"WARNING: Using incubator modules",
+    b"Setting default log level to",
+    b"To adjust logging level use",
+    b"Using Spark's default log4j profile",
+    b"WARNING: A terminally deprecated method in sun.misc.Unsafe",
+    b"WARNING: sun.misc.Unsafe::",
+    b"WARNING: Please consider reporting this to the maintainers of class org.apache.spark",
+    b"WARNING: A restricted method in java.lang.System has been called",
+    b"WARNING: java.lang.System::load",
+    b"WARNING: Use --enable-native-access",
+    b"WARNING: Restricted methods will be blocked",
+)
+"""How the lines begin that Java and Spark write at every start."""
 _LOG4J: Final = """\
 rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = console
@@ -101,7 +117,8 @@ def start_session(master: str, conf: Mapping[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     try:
-        spark: SparkSession = builder.getOrCreate()
+        with _silence_java():
+            spark: SparkSession = builder.getOrCreate()
     except Exception as error:
         raise InvalidSettings(
             f"Spark did not start on {master!r}: {first_error_line(error)}; correct --master and --conf, and "
@@ -201,6 +218,38 @@ def _version(java: str) -> int | None:
         return None
     match = _VERSION.search(answer.stderr + answer.stdout)
     return int(match.group(1)) if match and answer.returncode == 0 else None
+
+
+@contextmanager
+def _silence_java() -> Generator[None, None, None]:
+    """Start Java in the block so that its standard error comes here without what Java and Spark always say.
+
+    Java keeps the pipe for its life; a thread passes on every line that is not known to be noise.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # Java runs already
+        yield
+        return
+    reading, writing = os.pipe()
+    ours = os.dup(2)
+
+    def pass_on() -> None:
+        with os.fdopen(reading, "rb") as lines, os.fdopen(ours, "wb", buffering=0) as target:
+            for line in lines:
+                if not line.startswith(_NOISE):
+                    with suppress(OSError):  # nobody reads it any more
+                        target.write(line)
+
+    threading.Thread(target=pass_on, name="refstore-java-errors", daemon=True).start()
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
 
 
 @cache
