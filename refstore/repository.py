@@ -487,14 +487,14 @@ class Repository:
         """Return the state of a physical address, and the paths and commits that name it."""
         return address_info.address_info(self.context, address)
 
-    def why(self, address: str, *, commits: bool = False) -> explain.Why:
+    def why(self, address: str, *, commits: bool = False) -> explain.AddressReport:
         """Explain a physical address: who names it, or who deleted it, when, and under which rule.
 
         `commits`: for a deleted address, also find the commits that named it. Raises AddressNotFound.
         """
         return explain.explain_address(self.context, address, commits=commits)
 
-    def why_path(self, ref: str, path: str) -> explain.PathWhy:
+    def why_path(self, ref: str, path: str) -> explain.PathReport:
         """Explain each object that was at a path, as `why` does, also on a deleted branch. Raises ObjectNotFound."""
         return explain.explain_path(self.context, ref, path)
 

@@ -29,7 +29,7 @@ from refstore_gc import live_in_commits
 from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.address_codec import BucketBounds
 from refstore_gc.bucket_join import BucketRow, BucketTask, ChunkReference, join_bucket
-from refstore_gc.engines.base import Engine, Flow
+from refstore_gc.engines.base import BatchStream, Engine
 from refstore_gc.incremental.baseline import Baseline, changed_sources
 from refstore_gc.list_objects import ListedChunk
 from refstore_gc.live_in_commits import CommitReads, CommitSources, LiveCommits, TreeFilter
@@ -146,7 +146,7 @@ def join_buckets(engine: Engine, inputs: JoinInputs) -> list[BucketRow]:
     """Bring the batches of each bucket together, and join them there."""
     layout, cuts = inputs.task.layout, BucketBounds.from_addresses(inputs.bounds)
     flows = [
-        Flow(inputs.batches),
+        BatchStream(inputs.batches),
         files_flow(layout, cuts, inputs.files),
         files_flow(layout.to_namespace(), cuts, inputs.earlier_files),
         *live_in_commits.commit_flows(layout, cuts, inputs.sources),
@@ -233,9 +233,9 @@ class AddressWriter:
         self._waiting = []
 
 
-def files_flow(layout: RunLayout, cuts: BucketBounds, files: Sequence[tuple[str, BatchKind]]) -> Flow:
+def files_flow(layout: RunLayout, cuts: BucketBounds, files: Sequence[tuple[str, BatchKind]]) -> BatchStream:
     """Return the flow of the addresses in files that a run wrote. `layout`: where the files lie."""
-    return Flow([Batch.from_value(0, kind, key) for key, kind in files], partial(read_files, layout, cuts))
+    return BatchStream([Batch.from_value(0, kind, key) for key, kind in files], partial(read_files, layout, cuts))
 
 
 def read_files(layout: RunLayout, cuts: BucketBounds, batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -33,7 +33,7 @@ from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind, drop_unchanged
 from refstore_gc.address_codec import BucketBounds
-from refstore_gc.engines.base import READ_BUCKETS, Flow
+from refstore_gc.engines.base import READ_BUCKETS, BatchStream
 from refstore_gc.run_layout import RunLayout, open_store, request_threads
 from refstore_gc.untyped_arrow import pa, pc
 
@@ -243,12 +243,15 @@ class LiveCommits:
         return self._past.get(commit) or (self._part[commit][0] if commit in self._part else None)
 
 
-def commit_flows(layout: RunLayout, cuts: BucketBounds, sources: CommitSources) -> list[Flow]:
+def commit_flows(layout: RunLayout, cuts: BucketBounds, sources: CommitSources) -> list[BatchStream]:
     """Return the flows of the addresses and ranges that commits name."""
     read = partial(read_ranges, layout, cuts, sources.filters)
     each = max(SHARE, -(-len(sources.ranges) // READ_BUCKETS))  # neighbours stay together
     lone = [Batch.from_value(0, BatchKind.TO_READ, some) for some in split_batches(sources.ranges, each)]
-    return [Flow(lone, read), Flow(_open_batches(sources), partial(open_trees, layout, cuts, sources.filters), read)]
+    return [
+        BatchStream(lone, read),
+        BatchStream(_open_batches(sources), partial(open_trees, layout, cuts, sources.filters), read),
+    ]
 
 
 def _open_batches(sources: CommitSources) -> list[Batch]:

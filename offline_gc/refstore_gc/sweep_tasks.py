@@ -24,7 +24,7 @@ from refstore.versioning.commits.workers import Workers
 from refstore_gc import live_in_commits
 from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind
 from refstore_gc.address_codec import AddressKeys, BucketBounds, are_among, encode_addresses
-from refstore_gc.engines.base import Flow
+from refstore_gc.engines.base import BatchStream
 from refstore_gc.garbage import count_of
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_context import RunContext
@@ -86,8 +86,8 @@ def _join_units(
     """Bring each unit together with the keys of what `excluded` commits name."""
     layout, cuts = run.layout, BucketBounds.from_addresses([unit.first_address for unit in units[1:]])
     flows = [
-        Flow(unit_batches([unit.key for unit in units])),
-        Flow(_tree_batches(layout, cuts, excluded)),
+        BatchStream(unit_batches([unit.key for unit in units])),
+        BatchStream(_tree_batches(layout, cuts, excluded)),
         *live_in_commits.commit_flows(layout, cuts, excluded.sources()),
     ]
     return run.engine.join(flows, cuts.buckets, work) if units else []

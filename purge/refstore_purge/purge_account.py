@@ -18,8 +18,8 @@ from refstore_purge.purge_report import (
     REWRITTEN_OFTEN_BYTES,
     REWRITTEN_SELDOM_SECONDS,
     PartitionRow,
-    Place,
     PurgeReport,
+    RemainingPlace,
     write_report,
 )
 
@@ -50,7 +50,7 @@ class PurgeAccount:
         """What the latest plan of each branch, or of every version (''), leaves alone."""
         self.unusable_datasets: list[SkippedObject] = []
         """The data sets for which the ids cannot be used."""
-        self.places: list[Place] = []
+        self.places: list[RemainingPlace] = []
         """Places that cannot be looked up later, as the run saw them."""
         self._rows: dict[str, PartitionRow] = {}
         """By the watermark of each partition."""

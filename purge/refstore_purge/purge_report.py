@@ -179,7 +179,7 @@ class DatasetResult(msgspec.Struct, kw_only=True):
     """Why no row of it was looked at; a mistyped prefix or identifier is the usual cause. '': some were."""
 
 
-class Place(msgspec.Struct, kw_only=True):
+class RemainingPlace(msgspec.Struct, kw_only=True):
     """Objects that still have rows of the ids."""
 
     kind: PlaceKind
@@ -219,9 +219,9 @@ class Place(msgspec.Struct, kw_only=True):
         return self.reason if self.has_rows else "; ".join(filter(None, ["not looked into", self.reason]))
 
 
-def unexamined_place(reason: str, ending_command: str = "", dataset: str = "") -> Place:
+def unexamined_place(reason: str, ending_command: str = "", dataset: str = "") -> RemainingPlace:
     """Return a place at which the run did not look, as the run saw it."""
-    return Place(
+    return RemainingPlace(
         kind="run", dataset=dataset, reason=reason, has_rows=False, ending_command=ending_command, is_as_of_run=True
     )
 
@@ -255,7 +255,7 @@ class PurgeReport(msgspec.Struct, kw_only=True):
     seconds: dict[str, float] = {}
     """How long each step took."""
     failure: str = ""
-    places: list[Place] = []
+    places: list[RemainingPlace] = []
     """Where rows of the ids still are; none is left: the erasure is final."""
     places_ms: int = 0
     """When that was looked up."""

@@ -32,7 +32,7 @@ from refstore.versioning.address_state import may_delete_at_ms
 from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
 from refstore_purge.outcomes import OPEN_UPLOAD_REASON, PARTITION_LEFT_REASON, RunContent
 from refstore_purge.purge_cleanup import CleanupSchedule
-from refstore_purge.purge_report import Place, PlaceKind, PurgeReport, unexamined_place
+from refstore_purge.purge_report import PlaceKind, PurgeReport, RemainingPlace, unexamined_place
 from refstore_purge.untyped_pandas import pa, pq
 
 CONTENTS: Final = "_refstore/purge/contents/"
@@ -194,10 +194,10 @@ class _PlaceLookup:
         self.copies[prefix, entry.address] = content.sources
         return True
 
-    def find_places(self, report: PurgeReport) -> list[Place]:
+    def find_places(self, report: PurgeReport) -> list[RemainingPlace]:
         """Return the places of a run's contents that are still there."""
         contents = self._follow(report)
-        places: dict[tuple[object, ...], Place] = {}
+        places: dict[tuple[object, ...], RemainingPlace] = {}
         reasons: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         for content in sorted(contents, key=lambda each: each.address):
             if content.address not in self._sizes:
@@ -210,7 +210,7 @@ class _PlaceLookup:
             spot = spot._replace(deletes_at_ms=bool(goes_ms))
             place = places.setdefault(
                 (dataset, not content.has_rows, spot),
-                Place(
+                RemainingPlace(
                     kind=spot.kind,
                     dataset=dataset,
                     reason=spot.reason,
@@ -224,7 +224,7 @@ class _PlaceLookup:
             place.add(content.address, self._sizes[content.address], goes_ms)
         return [*(places[key] for key in sorted(places)), *self._version_places(contents)]
 
-    def _version_places(self, contents: Sequence[RunContent]) -> list[Place]:
+    def _version_places(self, contents: Sequence[RunContent]) -> list[RemainingPlace]:
         """Return the place of what a bucket keeps that was deleted, and will be."""
         having = [each for each in contents if each.has_rows]
         if not having:
@@ -234,7 +234,7 @@ class _PlaceLookup:
         except RefstoreError as error:
             reason = f"whether the bucket keeps versions of what is deleted could not be asked: {error}"
         gone = [each.size_bytes for each in having if each.address not in self._sizes]
-        place = Place(kind="versions of the bucket", reason=reason, objects=len(gone), bytes=sum(gone))
+        place = RemainingPlace(kind="versions of the bucket", reason=reason, objects=len(gone), bytes=sum(gone))
         return [place] if reason else []
 
     def _spot_of(self, content: RunContent) -> _Spot:

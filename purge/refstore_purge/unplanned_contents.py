@@ -36,7 +36,7 @@ from refstore_purge.purge_plan import (
     legal_hold_prefixes,
     partition_of,
 )
-from refstore_purge.purge_report import Place
+from refstore_purge.purge_report import RemainingPlace
 
 HISTORY_REASON: Final = "earlier commits of the mode keep-history are not looked at"
 HELD_REASON: Final = "a legal hold covers it"
@@ -99,7 +99,7 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
             run.account.places.append(
-                Place(
+                RemainingPlace(
                     kind="outside",
                     dataset=dataset.name,
                     reason=reason,

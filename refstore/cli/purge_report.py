@@ -12,7 +12,7 @@ from refstore.cli.purge_backups import SHOWN
 from refstore.cli.rows import format_when
 
 if TYPE_CHECKING:
-    from refstore_purge.purge_report import Place, PurgeReport
+    from refstore_purge.purge_report import PurgeReport, RemainingPlace
 
 
 def summary_of(report: PurgeReport) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def emit_report(ctx: typer.Context, report: PurgeReport) -> None:
         print("killed: nothing is known of what came after this; run the same command again")
 
 
-def _place_row(place: Place) -> dict[str, Any]:
+def _place_row(place: RemainingPlace) -> dict[str, Any]:
     return {
         "place": place.kind,
         "dataset": place.dataset,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from refstore.context import Context
     from refstore.deletion_history.deletion_journal import DeletionRecord
     from refstore.deletion_history.deletion_search import MarkedFor
-    from refstore.deletion_history.explain import PathVersion, PathWhy, Why
-    from refstore.deletion_history.naming_commits import Naming, NamingCommit, Version
+    from refstore.deletion_history.explain import AddressReport, PathReport, PathVersion
+    from refstore.deletion_history.naming_commits import NamingCommit, NamingCommits, Version
     from refstore.lake import Lake
     from refstore.operations.address_info import AddressReference
     from refstore.operations.purge_roles import PurgeRole
@@ -162,7 +162,7 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     }
 
 
-def _address_row(found: Why) -> Row:
+def _address_row(found: AddressReport) -> Row:
     view = found.info
     return {
         "address": view.address,
@@ -213,7 +213,7 @@ def _marked_row(marked: MarkedFor) -> Row:
     }
 
 
-def _naming_row(found: Naming) -> Row:
+def _naming_row(found: NamingCommits) -> Row:
     return {
         "branches": [f"{branch} {path}" for branch, path in found.branches],
         "commits": [_commit_row(commit) for commit in found.commits],
@@ -243,7 +243,7 @@ def _span_row(version: Version) -> Row:
     return {"first": _commit_row(version.since), "last": _commit_row(version.until), "count": version.commits}
 
 
-def _path_state(found: PathWhy) -> str:
+def _path_state(found: PathReport) -> str:
     if found.now is not None:
         return "staged" if found.staged else "committed"
     if found.unreadable:

@@ -19,7 +19,7 @@ from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.deletion_history.causes import SWEEP
 from refstore.deletion_history.deletion_journal import DeletionRecord
 from refstore.deletion_history.deletion_search import DeletionSearch, MarkedFor
-from refstore.deletion_history.naming_commits import Naming, Version, naming_commits, versions_of
+from refstore.deletion_history.naming_commits import NamingCommits, Version, naming_commits, versions_of
 from refstore.errors import AddressNotFound, Gone, NotFound, ObjectNotFound
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.kv.base import ABSENT
@@ -47,7 +47,7 @@ SWEPT_FOLDERS: Final = ("data/", object_names.RANGES, object_names.METARANGES, o
 """The prefixes of the keys that the offline job may delete."""
 
 
-class Why(NamedTuple):
+class AddressReport(NamedTuple):
     """What the records say about an address."""
 
     info: AddressInfo
@@ -56,7 +56,7 @@ class Why(NamedTuple):
     """Oldest first. There is more than one if the first was interrupted, or the store refused it."""
     marked: tuple[MarkedFor, ...]
     """The marks that contain it and are not swept yet; not those from which a commit that names it was taken back."""
-    naming: Naming | None
+    naming: NamingCommits | None
     """The commits that name it, or named it; None if they were not searched."""
     incomplete: tuple[str, ...]
     """What could not be searched, as texts."""
@@ -75,11 +75,11 @@ class PathVersion(NamedTuple):
     address: str
     committed: Version | None
     """The commits that have it at the path. None: no searched commit has it there."""
-    why: Why | None
+    why: AddressReport | None
     """What happened to it. None: it is a foreign object, which refstore never deletes."""
 
 
-class PathWhy(NamedTuple):
+class PathReport(NamedTuple):
     """What the records say about a path."""
 
     ref: str
@@ -102,7 +102,7 @@ class PathWhy(NamedTuple):
 _MAY_BE_COMMITTED: Final = frozenset((AddressState.COMMITTED, AddressState.UNKNOWN))
 
 
-def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why:
+def explain_address(ctx: Context, address: str, *, commits: bool = False) -> AddressReport:
     """Return what the records say about an address, or about the key of another object that a sweep may delete.
 
     `commits`: also find the commits that named a deleted address, which takes some more requests. Raises InvalidName,
@@ -125,7 +125,7 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
     return found
 
 
-def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
+def explain_path(ctx: Context, ref: str, path: str) -> PathReport:
     """Return what the records say about a path. `ref`: any ref, or a deleted branch. Raises InvalidPath, ObjectNotFound
     (no record has it), Corrupt, Unavailable.
     """
@@ -162,7 +162,7 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
             f"data/<hour>/<id>){_also(tuple(incomplete))}"
         )
     removed = tuple(version for version in committed[:-1] if version.address is None)
-    return PathWhy(
+    return PathReport(
         ref,
         name,
         exists,
@@ -188,11 +188,11 @@ def _other_key(key: str) -> Address:
     return Address(key)
 
 
-def _explain(ctx: Context, search: DeletionSearch, addresses: Sequence[Address]) -> list[Why]:
+def _explain(ctx: Context, search: DeletionSearch, addresses: Sequence[Address]) -> list[AddressReport]:
     """Explain each address, without the commits that name it."""
     views = [_view(ctx, address) for address in addresses]
     return [
-        Why(view, found.deletions, found.marked, None, found.incomplete, role_of_identity(ctx, view.address))
+        AddressReport(view, found.deletions, found.marked, None, found.incomplete, role_of_identity(ctx, view.address))
         for view, found in zip(views, search.of_addresses(views), strict=True)
     ]
 
@@ -204,7 +204,7 @@ def _view(ctx: Context, key: Address) -> AddressInfo:
     return AddressInfo(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
 
 
-def _as_content(ctx: Context, why: Why) -> Why:
+def _as_content(ctx: Context, why: AddressReport) -> AddressReport:
     """Return which object has its content, a backup or the like at the address. Reads all records of locations."""
     role = role_of_content(ctx, why.info.address).purge_role
     if role is None:
@@ -213,7 +213,7 @@ def _as_content(ctx: Context, why: Why) -> Why:
     return why._replace(info=why.info._replace(state=state), purge_role=role)
 
 
-def _is_known(why: Why) -> bool:
+def _is_known(why: AddressReport) -> bool:
     return why.info.state is not AddressState.GONE or bool(why.deletions or why.marked or why.purge_role)
 
 

@@ -46,7 +46,7 @@ class NamingCommit(NamedTuple):
         return lifetime_of(self.shown)
 
 
-class Naming(NamedTuple):
+class NamingCommits(NamedTuple):
     """The commits and branches that name an address."""
 
     branches: tuple[tuple[BranchName, str], ...]
@@ -69,13 +69,13 @@ class Version(NamedTuple):
     commits: int
 
 
-def naming_commits(ctx: Context, address: Address) -> Naming:
+def naming_commits(ctx: Context, address: Address) -> NamingCommits:
     """Find the commit that added an address, its paths there, and the later commits that name it. Raises Corrupt,
     Unavailable.
     """
     added_by, all_read = _added_by(ctx, address)
     if added_by is None:
-        return Naming((), (), complete=all_read)
+        return NamingCommits((), (), complete=all_read)
     commit_id, commit = added_by
     paths, all_paths = _paths_in(ctx, commit, address)
     branches: list[tuple[BranchName, str]] = []
@@ -97,7 +97,7 @@ def naming_commits(ctx: Context, address: Address) -> Naming:
             path_there = _path_of(ctx, descendant, paths, address)
             if path_there is not None:
                 naming[descendant_id] = (descendant, path_there)
-    return Naming(tuple(branches), tuple(_with_marks(ctx, naming)), complete)
+    return NamingCommits(tuple(branches), tuple(_with_marks(ctx, naming)), complete)
 
 
 def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version], bool]:

@@ -17,7 +17,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore_gc import gc_run
 from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.engines import spark_session
-from refstore_gc.engines.base import BatchStep, Flow
+from refstore_gc.engines.base import BatchStep, BatchStream
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_gc.gc_run import GcOptions
@@ -40,7 +40,7 @@ def some_batches(rng: random.Random, buckets: int, count: int) -> list[Batch]:
     ]
 
 
-def joined(engine: Engine, flows: list[Flow], buckets: int) -> dict[int, Counter[bytes]]:
+def joined(engine: Engine, flows: list[BatchStream], buckets: int) -> dict[int, Counter[bytes]]:
     """Return what came to each bucket."""
     found: dict[int, Counter[bytes]] = {}
     for bucket, body in engine.join(flows, buckets, numbered_bodies):
@@ -76,7 +76,7 @@ def two_steps() -> tuple[BatchStep, BatchStep]:
 def test_batches_come_to_their_buckets_whether_they_fit_into_memory_or_not(tmp_path: Path, memory_bytes: int) -> None:
     made = some_batches(random.Random(memory_bytes), 7, 300)
     engine = LocalEngine(tmp_path, memory_bytes=memory_bytes, shared=SharedWork(0))
-    found = joined(engine, [Flow(made), Flow(made, *two_steps())], 7)
+    found = joined(engine, [BatchStream(made), BatchStream(made, *two_steps())], 7)
     wanted: dict[int, Counter[bytes]] = {}
     for batch in made:
         wanted.setdefault(batch.bucket, Counter())[batch.body] += 1
@@ -92,7 +92,7 @@ def test_spark_brings_together_what_the_local_engine_does(spark_engines: Engines
     def work(batches: list[Batch]) -> list[tuple[int, list[bytes]]]:
         return [(batches[0].bucket, sorted(batch.body for batch in batches))]
 
-    flows = [Flow(made), Flow([]), Flow(made, *two_steps())]
+    flows = [BatchStream(made), BatchStream([]), BatchStream(made, *two_steps())]
     local, spark = LocalEngine(shared=SharedWork(0)), spark_engines.for_objects(0)
     assert sorted(local.join(flows, 7, work)) == sorted(spark.join(flows, 7, work))
     assert sorted(local.map(work, [made[:3], made[4:5]])) == sorted(spark.map(work, [made[:3], made[4:5]]))
@@ -109,7 +109,7 @@ def test_an_error_of_a_task_is_raised_as_it_is(both_engines: Engines) -> None:
     with pytest.raises(CorruptRange, match="range x is damaged; restore it"):
         list(engine.map(fail, [1]))
     with pytest.raises(CorruptRange, match="range x is damaged; restore it"):
-        list(engine.join([Flow([Batch(0, BatchKind.LISTED, b"x")])], 1, fail))
+        list(engine.join([BatchStream([Batch(0, BatchKind.LISTED, b"x")])], 1, fail))
 
 
 class AskedEngines(Engines):

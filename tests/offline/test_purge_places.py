@@ -25,7 +25,7 @@ from refstore_purge import (
     remaining_places,
     restore_backups,
 )
-from refstore_purge.purge_report import Place, PurgeReport
+from refstore_purge.purge_report import PurgeReport, RemainingPlace
 from refstore_purge.restore_backups import RestoreScope
 from tests.durations import set_agreed
 from tests.offline.purge_runs import purge_with
@@ -88,13 +88,13 @@ def commit(world: World, *paths: str, body: bytes = BODY, branch: str = "main") 
     return world.repo.resolve(branch, paths[-1]).entry.address
 
 
-def now_of(world: World, made: PurgeReport) -> list[Place]:
+def now_of(world: World, made: PurgeReport) -> list[RemainingPlace]:
     """Return the places of a run as they are now."""
     remaining_places.refresh_places(world.repo, [made])
     return made.places
 
 
-def kinds(made: list[Place]) -> list[tuple[str, str, int]]:
+def kinds(made: list[RemainingPlace]) -> list[tuple[str, str, int]]:
     return [(each.kind, each.dataset, each.objects) for each in made]
 
 

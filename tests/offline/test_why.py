@@ -10,7 +10,7 @@ from refstore.core.ids import new_address
 from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import FOLDER
 from refstore.deletion_history.deletion_journal import DeletionRecord
-from refstore.deletion_history.explain import Why, explain_address
+from refstore.deletion_history.explain import AddressReport, explain_address
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.operations.address_info import AddressState
@@ -42,7 +42,7 @@ def orphan(world: World) -> str:
     return world.plant(new_address(world.ctx.ids, world.clock.now_ms() - 40 * 86_400_000))
 
 
-def only(why: Why) -> DeletionRecord:
+def only(why: AddressReport) -> DeletionRecord:
     (deletion,) = why.deletions
     return deletion
 

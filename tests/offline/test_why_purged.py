@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from refstore.core.ids import Address, new_address, own_address
-from refstore.deletion_history.explain import Why
+from refstore.deletion_history.explain import AddressReport
 from refstore.operations.address_info import AddressState
 from refstore.operations.purge_roles import HIDDEN_BRANCHES, AddressRole
 from refstore.records.location_records import Content
@@ -33,7 +33,7 @@ class State(NamedTuple):
     """What stands in the meaning."""
 
 
-def check(world: World, address: str, expected: State) -> Why:
+def check(world: World, address: str, expected: State) -> AddressReport:
     why = world.repo.why(address)
     assert why.info.state is expected.state
     assert (why.purge_role.role if why.purge_role is not None else None) is expected.role

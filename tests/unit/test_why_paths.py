@@ -7,14 +7,14 @@ import pytest
 from refstore.deletion_history import explain
 from refstore.deletion_history.deletion_index import FOLDER
 from refstore.deletion_history.deletion_journal import BEGAN, PREFIX
-from refstore.deletion_history.explain import PathWhy
+from refstore.deletion_history.explain import PathReport
 from refstore.errors import AddressNotFound, InvalidPath, ObjectNotFound
 from refstore.operations.address_info import AddressState
 from refstore_gc import deletion_index_writer
 from tests.reaper_world import World
 
 
-def ends(why: PathWhy) -> list[tuple[str, str, list[str]]]:
+def ends(why: PathReport) -> list[tuple[str, str, list[str]]]:
     """(address, state, causes of its deletions) of each object that was at the path."""
     return [
         (each.address, each.why.info.state.value, [deletion.cause for deletion in each.why.deletions])

@@ -23,7 +23,7 @@ READ_BUCKETS: Final = 128
 """Into how many buckets a step deals what the step behind it reads. An engine may read several of them in one task."""
 
 
-class Flow(NamedTuple):
+class BatchStream(NamedTuple):
     """Batches, and what is made of them on the way to their buckets."""
 
     batches: Sequence[Batch]
@@ -84,7 +84,9 @@ class Engine(Protocol):
         """Yield what `work` yields for each item; the items in any order. `is_long`: it surely takes seconds."""
         ...
 
-    def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> Iterable[T]:
+    def join(
+        self, flows: Sequence[BatchStream], buckets: int, work: Callable[[list[Batch]], Iterable[T]]
+    ) -> Iterable[T]:
         """Bring the batches of all flows together by bucket; yield what `work` yields for each bucket that has some.
 
         `buckets`: batches have numbers below this. The buckets come in any order.

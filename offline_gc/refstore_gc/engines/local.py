@@ -22,7 +22,7 @@ from refstore.core import event_log
 from refstore.errors import Unavailable
 from refstore_gc.address_batches import Batch, BatchKind
 from refstore_gc.engines import worker_processes
-from refstore_gc.engines.base import BatchStep, Flow, SharedFolder
+from refstore_gc.engines.base import BatchStep, BatchStream, SharedFolder
 from refstore_gc.engines.spill import FOLDER_PREFIX, BatchSpill, WaitingBatch, load_batches, translate_disk_errors
 from refstore_gc.engines.worker_processes import Worker, WorkerEndedError
 from refstore_gc.private_folder import make_private_folder
@@ -210,7 +210,12 @@ class LocalEngine:
         self._begin_call()
         yield from self._map(work, items, is_long=is_long)
 
-    def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> Iterator[T]:  # noqa: ARG002  # it has no tasks to cut
+    def join(
+        self,
+        flows: Sequence[BatchStream],
+        buckets: int,  # noqa: ARG002  # it has no tasks to cut
+        work: Callable[[list[Batch]], Iterable[T]],
+    ) -> Iterator[T]:
         self._begin_call()
         spill = BatchSpill(self._spill_folder, self._memory_bytes)
         try:
@@ -246,7 +251,7 @@ class LocalEngine:
         self._tasks_done = self._tasks = 0
         self._is_cancelled = False
 
-    def _spill_flow(self, flow: Flow, spill: BatchSpill) -> None:
+    def _spill_flow(self, flow: BatchStream, spill: BatchSpill) -> None:
         if flow.step is None:
             for batch in flow.batches:
                 spill.add(batch)

@@ -16,7 +16,7 @@ from refstore.core.arrow_arrays import make_array
 from refstore.errors import MissingExtra, RefstoreError, Unavailable
 from refstore_gc.address_batches import ARROW, SCHEMA, Batch, BatchKind, decode_batches, encode_batches, group_by_bucket
 from refstore_gc.engines import spark_session
-from refstore_gc.engines.base import BatchStep, Flow, SharedFolder
+from refstore_gc.engines.base import BatchStep, BatchStream, SharedFolder
 from refstore_gc.engines.spill import FOLDER_PREFIX
 from refstore_gc.private_folder import make_private_folder
 from refstore_gc.untyped_arrow import pa
@@ -64,7 +64,7 @@ class SparkEngine:
         with _translate_task_errors():
             return self._context.parallelize(items, tasks).flatMap(work).collect()
 
-    def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> list[T]:
+    def join(self, flows: Sequence[BatchStream], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> list[T]:
         tasks = -(-buckets // buckets_of_task(buckets, self.parallelism))
         kept: list[DataFrame] = []
         with _translate_task_errors():
@@ -124,7 +124,7 @@ class SparkEngine:
     def close(self) -> None:
         self._spark.stop()
 
-    def _frames(self, flow: Flow, kept: list[DataFrame]) -> list[DataFrame]:
+    def _frames(self, flow: BatchStream, kept: list[DataFrame]) -> list[DataFrame]:
         """Return a flow's batches. `kept`: gets what is to be released after the join."""
         frame = self._frame_of(flow.batches)
         if flow.step is None:
