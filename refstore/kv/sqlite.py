@@ -29,9 +29,9 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, unquote
@@ -66,6 +66,10 @@ BUSY_TIMEOUT_SECONDS: Final = 15.0
 VERSION: Final = 1
 """The file's user_version. A file of a later version is refused."""
 
+_READ_SIZES: Final = (16, 256)
+"""Keys per statement of a bulk read. There are two statements, which stay prepared; unused parameters are NULL."""
+_DELETE_ROWS: Final = 10_000
+"""How many rows `delete_range` removes per transaction, so that other writers get their turn."""
 _CACHE_KIB: Final = 2_048
 """The cache of each connection, filled as needed. A larger one made batches no faster, because the system caches the
 file.
@@ -82,7 +86,17 @@ _TABLE: Final = (
     "name)) WITHOUT ROWID"
 )
 _GET: Final = "SELECT value FROM kv WHERE partition = ? AND name = ?"
+_GET_MANY: Final = {
+    # CROSS JOIN keeps the order of the loops: each key is looked up, and the table is not scanned.
+    size: "SELECT column1, value FROM (VALUES "  # noqa: S608  # only numbers are inserted
+    + ", ".join(f"({index}, ?, ?)" for index in range(size))
+    + ") CROSS JOIN kv ON partition = column2 AND name = column3"
+    for size in _READ_SIZES
+}
 _PUT: Final = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+_CREATE: Final = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_SWAP: Final = "UPDATE kv SET value = ?4 WHERE partition = ?1 AND name = ?2 AND value = ?3"
+_REMOVE: Final = "DELETE FROM kv WHERE partition = ? AND name = ? AND value = ?"
 _DELETE: Final = "DELETE FROM kv WHERE partition = ? AND name = ?"
 # The upper bound is the prefix and a byte that UTF-8 does not use. The cast makes it a text, compared byte by byte.
 SCAN_FROM: Final = (
@@ -92,6 +106,8 @@ SCAN_AFTER: Final = (
     "SELECT name, value FROM kv WHERE partition = ? AND name > ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
 )
 COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM kv WHERE partition = ? LIMIT ?)"
+_NTH: Final = "SELECT name FROM kv WHERE partition = ? AND name BETWEEN ? AND ? ORDER BY name LIMIT 1 OFFSET ?"
+_DELETE_RANGE: Final = "DELETE FROM kv WHERE partition = ? AND name BETWEEN ? AND ?"
 
 _UNAVAILABLE: Final = {
     apsw.SQLITE_BUSY: (
@@ -137,6 +153,10 @@ class SqliteConnection(Protocol):
     @property
     def system_errno(self) -> int:
         """The error number of the system at the last failure."""
+        ...
+
+    def total_changes(self) -> int:
+        """Return how many rows the connection has changed since it was opened."""
         ...
 
     def close(self, force: bool) -> None:
@@ -216,8 +236,12 @@ class SqliteKV(KV):
         runs = [(kind, list(run)) for kind, run in groupby(ops, key=type)]
         with self._borrow_connection() as connection:
             if len(runs) == 1 and runs[0][0] is Get:
-                return _perform_run(connection, *runs[0])
-            return self._transact(connection, runs)
+                return _perform_run(connection, *runs[0], _set_if_by_count)
+            try:
+                return self._transact(connection, runs, _set_if_by_count)
+            except _NotAllWritten:
+                connection.execute("ROLLBACK")
+                return self._transact(connection, runs, _set_if_by_read)
 
     def scan(
         self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
@@ -225,6 +249,16 @@ class SqliteKV(KV):
         statement, low = (SCAN_AFTER, after) if after >= prefix else (SCAN_FROM, prefix)
         with self._borrow_connection() as connection:
             return connection.execute(statement, (partition, low, prefix.encode() + b"\xff", limit)).fetchall()
+
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        while True:
+            with self._borrow_connection() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                nth = connection.execute(_NTH, (partition, first, last, _DELETE_ROWS - 1)).fetchall()
+                connection.execute(_DELETE_RANGE, (partition, first, nth[0][0] if nth else last))
+                connection.execute("COMMIT")
+            if not nth:
+                return
 
     def count(self, partition: str, *, limit: int) -> int:
         with self._borrow_connection() as connection:
@@ -248,11 +282,13 @@ class SqliteKV(KV):
             nothing_done=True,
         )
 
-    def _transact(self, connection: SqliteConnection, runs: Sequence[tuple[type[Op], list[Op]]]) -> list[Result]:
+    def _transact(
+        self, connection: SqliteConnection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIfRun
+    ) -> list[Result]:
         results: list[Result] = []
         connection.execute("BEGIN IMMEDIATE")
         for kind, run in runs:
-            results += _perform_run(connection, kind, run)
+            results += _perform_run(connection, kind, run, set_if)
         try:
             connection.execute("COMMIT")
         except apsw.Error as error:
@@ -435,6 +471,13 @@ class _NoRoomForIndex(Exception):
     """Raised if the disk has no room for the index of the write-ahead log."""
 
 
+class _NotAllWritten(Exception):
+    """Raised if some SetIf of a run did not succeed. Only reading shows which."""
+
+
+_SetIfRun = Callable[[SqliteConnection, Sequence[SetIf]], list[bool]]
+
+
 def _is_full(error: apsw.Error, number: int) -> bool:
     """Return whether the disk is full. `number`: the system's error number."""
     primary = _primary_code(error)
@@ -447,12 +490,12 @@ def _primary_code(error: apsw.Error) -> int:
     return code & 0xFF if isinstance(code, int) else -1
 
 
-def _perform_run(connection: SqliteConnection, kind: type[Op], run: Sequence[Any]) -> list[Result]:
+def _perform_run(connection: SqliteConnection, kind: type[Op], run: Sequence[Any], set_if: _SetIfRun) -> list[Result]:
     """Perform one run of ops of one kind."""
     if kind is Get:
         return cast("list[Result]", _get_values(connection, [op.key for op in run]))
     if kind is SetIf:
-        return cast("list[Result]", _set_matching(connection, run))
+        return cast("list[Result]", set_if(connection, run))
     if kind is Exchange:
         old = _get_values(connection, [op.key for op in run])
         connection.executemany(_PUT, _bind_rows(run))
@@ -474,11 +517,49 @@ def _bind_rows(ops: Iterable[Set | SetIf | Exchange]) -> Iterator[tuple[str, str
 
 
 def _get_values(connection: SqliteConnection, keys: Sequence[Key]) -> list[bytes | Absent]:
-    found = (connection.execute(_GET, (key.partition, key.name)).fetchall() for key in keys)
-    return [rows[0][0] if rows else ABSENT for rows in found]
+    if len(keys) == 1:
+        rows = connection.execute(_GET, (keys[0].partition, keys[0].name)).fetchall()
+        return [rows[0][0] if rows else ABSENT]
+    values: list[bytes | Absent] = []
+    small, large = _READ_SIZES
+    while len(values) < len(keys):
+        start = len(values)
+        size = small if len(keys) - start <= small else large
+        chunk = keys[start : start + size]
+        values += [ABSENT] * len(chunk)
+        names: list[str | None] = list(chain.from_iterable([(key.partition, key.name) for key in chunk]))
+        names += [None] * (2 * (size - len(chunk)))
+        for index, value in connection.execute(_GET_MANY[size], names).fetchall():
+            values[start + index] = value
+    return values
 
 
-def _set_matching(connection: SqliteConnection, run: Sequence[SetIf]) -> list[bool]:
+def _set_if_by_count(connection: SqliteConnection, run: Sequence[SetIf]) -> list[bool]:
+    """Write a run of SetIf without reading, and count the changed rows, because nearly always all of them succeed.
+    Raises _NotAllWritten; then the caller restarts the transaction.
+
+    (A savepoint would save the runs before this one, and cost every transaction a second copy of the pages it changes.)
+    """
+    shapes = {(op.expected is ABSENT, op.value is ABSENT) for op in run}
+    if (True, True) in shapes:
+        raise _NotAllWritten  # such an op writes nothing that could be counted
+    before = connection.total_changes()
+    for shape in shapes:
+        match shape:
+            case (True, _):
+                connection.executemany(_CREATE, _bind_rows(op for op in run if op.expected is ABSENT))
+            case (_, True):
+                removals = (op for op in run if op.value is ABSENT)
+                connection.executemany(_REMOVE, ((op.key.partition, op.key.name, op.expected) for op in removals))
+            case _:
+                swaps = (op for op in run if op.expected is not ABSENT and op.value is not ABSENT)
+                connection.executemany(_SWAP, ((op.key.partition, op.key.name, op.expected, op.value) for op in swaps))
+    if connection.total_changes() - before != len(run):
+        raise _NotAllWritten
+    return [True] * len(run)
+
+
+def _set_if_by_read(connection: SqliteConnection, run: Sequence[SetIf]) -> list[bool]:
     """Read the keys of a run, then write those that match. No other process writes during the transaction, so the
     values stay valid.
     """
