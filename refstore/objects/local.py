@@ -153,6 +153,21 @@ class LocalObjects(ObjectStore):
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         return ObjectInfo(key, _require_regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
 
+    def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """Open each directory once for all its keys: opening it takes ten times as long as one `stat`."""
+        check_keys(keys)
+        found: dict[str, ObjectInfo | None] = {}
+        with self._open_root() as root:
+            for directory, group in _group_by_directory(keys).items():
+                # A directory that does not exist, or is a file, has none of these keys.
+                with (
+                    suppress(ObjectNotFound, Conflict),
+                    translate_errors(f"opening {directory!r}", self._root),
+                    open_directory(root, directory) as parent,
+                ):
+                    found.update((key, _stat_key(parent, key)) for key in group)
+        return [found.get(key) for key in keys]
+
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         skipped = SkippedKeys()
@@ -427,6 +442,15 @@ def _make_root(root: Path, fsync: bool) -> None:
                 os.fsync(above)
             finally:
                 os.close(above)
+
+
+def _stat_key(parent: int, key: str) -> ObjectInfo | None:
+    """Return the info of `key` from its open directory; None if it does not exist. Raises OSError, InvalidSettings."""
+    try:
+        found = os.stat(key.rpartition("/")[2], dir_fd=parent, follow_symlinks=False)
+        return ObjectInfo(key, _require_regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
+    except (FileNotFoundError, ObjectNotFound):
+        return None
 
 
 def _group_by_directory(keys: Sequence[str]) -> dict[str, list[str]]:
