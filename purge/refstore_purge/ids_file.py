@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from refstore.core.batches import split_batches
 from refstore.errors import Invalid
@@ -102,20 +102,21 @@ def load_ids(file: IdsFile, folder: Path, *, id_type: str = "", datasets: Sequen
     groups: dict[str, list[tuple[IdKind, Any]]] = {}
     empty = 0
     try:
-        for batch in _read_batches(file, as_text=bool(id_type)):
-            names = [""] if not file.dataset_column else _dataset_names(batch, file, datasets)
-            kind, values = batch.kind, batch.values
-            if kind != "integer":
-                is_empty = pc.equal(pc.binary_length(values), 0)
-                empty += pc.sum(is_empty).as_py() or 0
-                values = values if file.takes_empty_id else pc.if_else(is_empty, None, values)
-            if id_type:
-                kind = cast(IdKind, "binary" if id_type == "uuid" else id_type)
-                values = _convert_batch(batch, values, file, id_type)
-            for name in names:
-                mine = values.filter(pc.equal(batch.datasets, name)) if name else values
-                if mine.null_count < len(mine):
-                    groups.setdefault(name, []).append((kind, mine))
+        with file.path.open("rb") as opened:  # here: a reader that is left in the middle does not close it
+            for batch in _read_batches(file, opened, as_text=bool(id_type)):
+                names = [""] if not file.dataset_column else _dataset_names(batch, file, datasets)
+                kind, values = batch.kind, batch.values
+                if kind != "integer":
+                    is_empty = pc.equal(pc.binary_length(values), 0)
+                    empty += pc.sum(is_empty).as_py() or 0
+                    values = values if file.takes_empty_id else pc.if_else(is_empty, None, values)
+                if id_type:
+                    kind = cast(IdKind, "binary" if id_type == "uuid" else id_type)
+                    values = _convert_batch(batch, values, file, id_type)
+                for name in names:
+                    mine = values.filter(pc.equal(batch.datasets, name)) if name else values
+                    if mine.null_count < len(mine):
+                        groups.setdefault(name, []).append((kind, mine))
     except (OSError, UnicodeError, pa.ArrowException) as error:  # Arrow's message may name an id
         reason = getattr(error, "strerror", None) or "it is damaged, bring it again"
         raise Invalid(f"the ids of {file.name} cannot be read: {reason}") from None
@@ -199,10 +200,10 @@ def _dataset_names(batch: _IdBatch, file: IdsFile, datasets: Sequence[str]) -> l
 # ---- the forms
 
 
-def _read_batches(file: IdsFile, *, as_text: bool) -> Iterator[_IdBatch]:
+def _read_batches(file: IdsFile, opened: BinaryIO, *, as_text: bool) -> Iterator[_IdBatch]:
     """Yield what the file has. `as_text`: integers of JSON as text. Raises Invalid, OSError, ArrowException."""
-    with file.path.open("rb") as opened:
-        head = opened.read(_HEAD_BYTES).removeprefix(_BOM)
+    head = opened.read(_HEAD_BYTES).removeprefix(_BOM)
+    opened.seek(0)
     is_json = _OBJECT.match(head) is not None
     if not file.has_header:
         if head.startswith(_PARQUET) or is_json:
@@ -212,9 +213,12 @@ def _read_batches(file: IdsFile, *, as_text: bool) -> Iterator[_IdBatch]:
                 "--no-header is for one id a line; leave --id-column and --dataset-column out, or use a header"
             )
     if head.startswith(_PARQUET):
-        yield from _parquet_batches(file)
+        yield from _parquet_batches(file, opened)
         return
-    for rows in split_batches(_json_rows(file, as_text=as_text) if is_json else _csv_rows(file), BATCH_ROWS):
+    lines = _lines(file, opened)
+    for rows in split_batches(
+        _json_rows(file, lines, as_text=as_text) if is_json else _csv_rows(file, lines), BATCH_ROWS
+    ):
         for kind, type_ in cast("tuple[tuple[IdKind, type], ...]", (("string", str), ("integer", int))):
             mine = [row for row in rows if type(row.value) is type_]
             yield _IdBatch(
@@ -246,9 +250,9 @@ def _find_columns(file: IdsFile, names: list[str], *, shown: str = "") -> tuple[
     return names.index(column), names.index(dataset) if dataset else None
 
 
-def _parquet_batches(file: IdsFile) -> Iterator[_IdBatch]:
-    opened = pq.ParquetFile(file.path)
-    schema = opened.schema_arrow
+def _parquet_batches(file: IdsFile, opened: BinaryIO) -> Iterator[_IdBatch]:
+    table = pq.ParquetFile(opened)
+    schema = table.schema_arrow
     shown = f" (there are: {', '.join(schema.names[:20])})"
     columns = [schema.names[at] for at in _find_columns(file, schema.names, shown=shown) if at is not None]
     kind = kind_of(schema.field(columns[0]).type)
@@ -259,14 +263,14 @@ def _parquet_batches(file: IdsFile) -> Iterator[_IdBatch]:
             "integers or binary"
         )
     row = 1
-    for batch in opened.iter_batches(columns=columns):  # a name with a dot may choose a field of a struct, too
+    for batch in table.iter_batches(columns=columns):  # a name with a dot may choose a field of a struct, too
         values = purge_ids.to_comparable(batch.column(columns[0]), kind)
         datasets = pc.fill_null(batch.column(columns[-1]).cast(pa.string()), "") if file.dataset_column else None
         yield _IdBatch(range(row, row + len(batch)), kind, values, datasets)
         row += len(batch)
 
 
-def _csv_rows(file: IdsFile) -> Iterator[_Row]:
+def _csv_rows(file: IdsFile, text: Iterable[str]) -> Iterator[_Row]:
     delimiter = "\t" if file.delimiter == r"\t" else file.delimiter
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise Invalid("--delimiter is one character, or \\t for a tab, and no quote")
@@ -276,7 +280,7 @@ def _csv_rows(file: IdsFile) -> Iterator[_Row]:
         raw.append(line)
         return line
 
-    lines = csv.reader(map(remember, _lines(file)), delimiter=delimiter, strict=True)
+    lines = csv.reader(map(remember, text), delimiter=delimiter, strict=True)
     field = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{re.escape(delimiter)}]*)'
     record = re.compile(f"{field}(?:{re.escape(delimiter)}{field})*")
     end = 0
@@ -305,9 +309,9 @@ def _csv_rows(file: IdsFile) -> Iterator[_Row]:
         ) from None
 
 
-def _json_rows(file: IdsFile, *, as_text: bool) -> Iterator[_Row]:
+def _json_rows(file: IdsFile, lines: Iterable[str], *, as_text: bool) -> Iterator[_Row]:
     column = ""
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in enumerate(lines, 1):
         if line.isspace():
             continue
         where = f"line {number} of {file.name}"
@@ -331,17 +335,16 @@ def _json_rows(file: IdsFile, *, as_text: bool) -> Iterator[_Row]:
         yield _Row(number, value, row.get(file.dataset_column))
 
 
-def _lines(file: IdsFile) -> Iterable[str]:
+def _lines(file: IdsFile, opened: BinaryIO) -> Iterator[str]:
     """Yield the lines of a text. Raises Invalid, OSError."""
-    with file.path.open("rb") as opened:
-        for number, line in enumerate(opened, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                text = "\0"
-            if "\0" in text:
-                raise Invalid(
-                    f"line {number} of {file.name} is no text in UTF-8; unpack the file if it is compressed, or "
-                    "convert it, for example: iconv -f LATIN1 -t UTF-8"
-                )
-            yield text
+    for number, line in enumerate(opened, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
+            raise Invalid(
+                f"line {number} of {file.name} is no text in UTF-8; unpack the file if it is compressed, or "
+                "convert it, for example: iconv -f LATIN1 -t UTF-8"
+            )
+        yield text

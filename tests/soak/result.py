@@ -45,4 +45,4 @@ class Result:
 
     def check(self) -> None:
         print(self.table())
-        assert self.findings == []
+        assert not self.findings, f"REFSTORE_CHAOS_SEED={SEED}: {'; '.join(self.findings)}"
