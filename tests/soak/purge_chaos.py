@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -58,6 +59,10 @@ NIGHT_SECONDS = 3
 START_SECONDS = 120
 AGAIN_SECONDS = 400
 """On a machine that has much else to do a run, in three attempts, takes a minute and more."""
+RUNS_IN_VAIN = 2
+"""On a slow machine a run is longer than a client's rest, and each branch has moved when it is to be published. After
+so many runs that rewrote nothing the clients stand still for the next one, wherever they are.
+"""
 ANOTHER_SECONDS = 40
 """So much time has to be left for a third purge and more to be started."""
 TRIES = 5
@@ -304,11 +309,16 @@ def run(
             processes.start(f"reaper{number}", "-m", "refstore", "reaper")
 
         kill = rng.choice(STEPS[mode]), rng.uniform(0, KILL_SECONDS_MAX)
-        is_to_die = False
+        is_to_die = clients_stand = False
 
         def start_run() -> None:
-            nonlocal is_to_die
+            nonlocal is_to_die, clients_stand
             is_to_die = waiting is not None and any(each.get("rewritten") for each in runs)
+            in_vain = len(runs) >= RUNS_IN_VAIN and not any(each.get("rewritten") for each in runs[-RUNS_IN_VAIN:])
+            clients_stand = in_vain and not clients_stand
+            counts["runs beside which the clients stood still"] += clients_stand
+            for client in clients:
+                processes.running[client].send_signal(signal.SIGSTOP if clients_stand else signal.SIGCONT)
             purger.start(json.dumps({"copies": rng.random() < 0.5, "kill": kill if is_to_die else None}))
 
         until = time.monotonic() + START_SECONDS
