@@ -102,7 +102,7 @@ def load_ids(file: IdsFile, folder: Path, *, id_type: str = "", datasets: Sequen
     groups: dict[str, list[tuple[IdKind, Any]]] = {}
     empty = 0
     try:
-        with file.path.open("rb") as opened:  # here: a reader that is left in the middle does not close it
+        with file.path.open("rb") as opened:  # here, because a generator that an error leaves closes it late
             for batch in _read_batches(file, opened, as_text=bool(id_type)):
                 names = [""] if not file.dataset_column else _dataset_names(batch, file, datasets)
                 kind, values = batch.kind, batch.values
@@ -270,7 +270,7 @@ def _parquet_batches(file: IdsFile, opened: BinaryIO) -> Iterator[_IdBatch]:
         row += len(batch)
 
 
-def _csv_rows(file: IdsFile, text: Iterable[str]) -> Iterator[_Row]:
+def _csv_rows(file: IdsFile, lines: Iterable[str]) -> Iterator[_Row]:
     delimiter = "\t" if file.delimiter == r"\t" else file.delimiter
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise Invalid("--delimiter is one character, or \\t for a tab, and no quote")
@@ -280,28 +280,28 @@ def _csv_rows(file: IdsFile, text: Iterable[str]) -> Iterator[_Row]:
         raw.append(line)
         return line
 
-    lines = csv.reader(map(remember, text), delimiter=delimiter, strict=True)
+    reader = csv.reader(map(remember, lines), delimiter=delimiter, strict=True)
     field = rf'(?:"[^"]*(?:""[^"]*)*"|[^"{re.escape(delimiter)}]*)'
     record = re.compile(f"{field}(?:{re.escape(delimiter)}{field})*")
     end = 0
     try:
-        names = next(lines, [""]) if file.has_header else [ID_COLUMN]
-        end = lines.line_num
+        names = next(reader, [""]) if file.has_header else [ID_COLUMN]
+        end = reader.line_num
         at, dataset_at = _find_columns(file, names)
         raw.clear()
-        for fields in lines:
+        for fields in reader:
             text = "".join(raw).rstrip("\r\n")
             raw.clear()
             if '"' in text and not record.fullmatch(text):  # Python's reader takes a quote within a value as it is
                 raise csv.Error
             if len(fields) == len(names):
-                yield _Row(lines.line_num, fields[at], "" if dataset_at is None else fields[dataset_at])
+                yield _Row(reader.line_num, fields[at], "" if dataset_at is None else fields[dataset_at])
             elif fields:
                 raise Invalid(
-                    f"line {lines.line_num} of {file.name} has {len(fields)} fields instead of {len(names)}; put "
+                    f"line {reader.line_num} of {file.name} has {len(fields)} fields instead of {len(names)}; put "
                     f"quotes around a value that has {delimiter!r}, or say --delimiter"
                 )
-            end = lines.line_num
+            end = reader.line_num
     except csv.Error:
         raise Invalid(
             f"line {end + 1} of {file.name} is no CSV: a quote is not closed, or stands within a value; put quotes "

@@ -55,7 +55,8 @@ def refusal(load: Load, body: Any, **options: Any) -> str:
     with pytest.raises(Invalid) as raised:
         load(body, **options)
     told = str(raised.value)
-    assert not any(os.path.realpath(each.path).endswith("/forget") for each in os.scandir("/proc/self/fd"))
+    opened = [os.path.realpath(descriptor) for descriptor in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in opened if path.endswith("/forget")]
     assert not any(secret in told for secret in SECRETS), told
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
     return told

@@ -407,13 +407,13 @@ def run(
         counts["tasks whose process died (SIGKILL)"] = len(list(folder.glob("died-*")))
         result.count_outcomes()
         counts["runs done"] = sum(each["state"] == "done" for each in runs)
-        counts["of them that rewrote some, among clients"] = sum(bool(each.get("rewritten")) for each in runs[:-1])
+        counts["of them that rewrote some, before the last"] = sum(bool(each.get("rewritten")) for each in runs[:-1])
         counts["of them with a branch that had moved"] = sum(each.get("attempts", 0) > 1 for each in runs)
         counts["rows purged"] = sum(each.get("rows_changed", 0) for each in runs)
         counts["objects swept"] = sum(each.get("deleted", 0) for each in collected)
         findings += [
             f"{name}: none; this run proved nothing"
-            for name in ("of them that rewrote some, among clients", "rows purged")
+            for name in ("of them that rewrote some, before the last", "rows purged")
             if not counts[name]
         ]
     runs += collected
