@@ -24,7 +24,7 @@ from refstore.core.ids import Path as ObjectPath
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Deleting, Emptied, Reference
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.repository import Repository
 
 PAGE = 4000
@@ -117,9 +117,9 @@ def _lives(repo: Repository) -> Iterator[Life]:
     now = ctx.clock.now_ms()
     for page in split_batches(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=PAGE), PAGE):
         entries = [(name, decode_staged(value)) for name, value in page]
-        names = [keys.reference(ctx.repo, entry.address) for _, entry in entries if isinstance(entry, Entry)]
+        names = [keys.reference(ctx.repo, entry.address) for _, entry in entries if isinstance(entry, StoredEntry)]
         for (path, entry), key, listed in zip(entries, names, ctx.kv.get_many(names), strict=True):
-            assert isinstance(entry, Entry)
+            assert isinstance(entry, StoredEntry)
             assert isinstance(listed, bytes)
             last = Reference(token, ObjectPath(path))
             yield Life(

@@ -15,7 +15,7 @@ from bench.workshop import Workshop, make_lake
 from refstore.core.ids import CommitId
 from refstore.kv.base import Key
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import encode
 from refstore.retention.active_commits import ExpiryState, Refs, compute_expiry
 from refstore.retention.commit_arrays import CommitHistory, CommitRow
@@ -87,7 +87,7 @@ def fill(folder: Path, count: int) -> None:
         for start in range(0, count, PAGE):
             pairs: list[tuple[Key, bytes]] = []
             for row in rows[start : start + PAGE]:
-                record = Commit(
+                record = StoredCommit(
                     tuple(row.parents),
                     "m" * 64,
                     "a" * 64,

@@ -31,23 +31,20 @@ if TYPE_CHECKING:
     from refstore.operations.move import Move
     from refstore.operations.restore import RestoreOutcome, RestoreResult
     from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
-    from refstore.records.branch_records import Branch, Tag
-    from refstore.records.commit_records import Commit
+    from refstore.records.branch_records import StoredBranch, StoredTag
+    from refstore.records.commit_records import StoredCommit
     from refstore.records.mark_records import Mark
     from refstore.records.repository_records import ImportSource
-    from refstore.records.staging_records import Entry
+    from refstore.records.staging_records import StoredEntry
     from refstore.repository import Repository
     from refstore.versioning.commits.tree_diff import PathChange
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Branch",
-    "Commit",
     "CommitDetails",
     "CommitInfo",
     "Copy",
-    "Entry",
     "ImportSource",
     "IssuedAddress",
     "Lake",
@@ -61,19 +58,22 @@ __all__ = [
     "RestoreResult",
     "Safety",
     "Stage",
-    "Tag",
+    "StoredBranch",
+    "StoredCommit",
+    "StoredEntry",
+    "StoredTag",
     "Upload",
     "errors",
     "open",
 ]
 
 _MODULES = {
-    "Branch": "records.branch_records",
-    "Commit": "records.commit_records",
+    "StoredBranch": "records.branch_records",
+    "StoredCommit": "records.commit_records",
     "CommitDetails": "operations.commit",
     "CommitInfo": "operations.commit",
     "Copy": "operations.copy",
-    "Entry": "records.staging_records",
+    "StoredEntry": "records.staging_records",
     "ImportSource": "records.repository_records",
     "IssuedAddress": "operations.upload",
     "Lake": "lake",
@@ -86,7 +86,7 @@ _MODULES = {
     "RestoreResult": "operations.restore",
     "Safety": "core.safety",
     "Stage": "operations.upload",
-    "Tag": "records.branch_records",
+    "StoredTag": "records.branch_records",
     "Upload": "operations.upload",
 }
 """Where each name is defined. A name is imported on first use, because a lake needs PyArrow, which takes a second."""

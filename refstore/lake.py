@@ -46,7 +46,7 @@ from refstore.objects.named_stores import NamedStores
 from refstore.objects.store_urls import copy_delete_versions
 from refstore.public_methods import wrap_public_methods
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.repository_records import ClearedRepository, RepositoryRecord
 from refstore.repository import Repository
@@ -299,7 +299,7 @@ class Lake:
             undo.callback(self._release_store, url, repo)
             self._claim_store(url, repo)
             ctx = self.context(checked, record)
-            root = Commit((), "", "", (), now, "", "Repository created")
+            root = StoredCommit((), "", "", (), now, "", "Repository created")
             head = graph.commit_id(root)
             self.kv.set(keys.commit(repo, head), encode(root))
             self.kv.set(keys.landed_mark(repo, head), b"")

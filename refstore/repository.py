@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from refstore.operations.trash import TrashItem
     from refstore.operations.unmark import UnmarkResult
     from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
-    from refstore.records.branch_records import Branch, Tag
+    from refstore.records.branch_records import StoredBranch, StoredTag
     from refstore.records.mark_records import Mark
     from refstore.records.repository_records import ImportSource, RepositoryRecord
-    from refstore.records.staging_records import Entry
+    from refstore.records.staging_records import StoredEntry
     from refstore.retention.rules import GcRules
     from refstore.versioning.commits.tree_diff import PathChange
 else:
@@ -141,8 +141,8 @@ class Repository:
         content_type: str = "",
         mtime_ms: int | None = None,
         if_absent: bool = False,
-        if_entry: Entry | None = None,
-    ) -> Entry:
+        if_entry: StoredEntry | None = None,
+    ) -> StoredEntry:
         """Upload one object and return its entry. An object that was staged at the path loses this name at once.
 
         `body`: bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`). `mtime_ms`:
@@ -161,7 +161,7 @@ class Repository:
         )
         return self.upload_many(branch, [item])[0]
 
-    def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Sequence[Entry]:
+    def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Sequence[StoredEntry]:
         """Upload any number of objects in batches, and return their entries in the same order.
 
         An upload that its condition refuses ends the call with AlreadyExists or PathChanged. The rest of its batch is
@@ -170,7 +170,7 @@ class Repository:
         """
         return list(self.iter_upload_many(branch, uploads))
 
-    def iter_upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
+    def iter_upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[StoredEntry]:
         """Do what `upload_many` does lazily: each batch is uploaded when the first of its entries is read."""
         name = ids.branch_name(branch)
         return self._suggest_later(
@@ -180,7 +180,7 @@ class Repository:
     @_operation
     def upload_each(
         self, branch: str, uploads: Sequence[Upload]
-    ) -> Sequence[Entry | AlreadyExists | PathChanged | Contention]:
+    ) -> Sequence[StoredEntry | AlreadyExists | PathChanged | Contention]:
         """Upload a bounded number of objects, and return for each its entry, or the error that refused it."""
         return upload_operation.upload_each(self.context, ids.branch_name(branch), uploads)
 
@@ -193,14 +193,14 @@ class Repository:
         size_bytes: int,
         checksum: str = "",
         metadata: dict[str, str] | None = None,
-    ) -> Entry:
+    ) -> StoredEntry:
         """Name an object outside the namespace, and return its entry. refstore never deletes such an object."""
         item = upload_operation.Stage(
             path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {}
         )
         return self.stage_many(branch, [item])[0]
 
-    def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[Entry]:
+    def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[StoredEntry]:
         """Stage any number of objects in batches, and return their entries in the same order."""
         name = ids.branch_name(branch)
         return list(self._in_batches(items, lambda batch: upload_operation.stage_many(self.context, name, batch)))
@@ -254,7 +254,7 @@ class Repository:
         size_bytes: int | None = None,
         checksum: str = "",
         metadata: dict[str, str] | None = None,
-    ) -> Entry:
+    ) -> StoredEntry:
         """Put an issued address on the branch after its object was written, and return the entry.
 
         `size_bytes`: refuse an object of another size. Raises InvalidToken, AlreadyLinked, ObjectNotFound (nothing was
@@ -265,7 +265,7 @@ class Repository:
         )
         return self.link_many(branch, [item])[0]
 
-    def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[Entry]:
+    def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[StoredEntry]:
         """Link any number of addresses in batches, and return their entries in the same order."""
         name = ids.branch_name(branch)
         return list(self._in_batches(items, lambda batch: upload_operation.link_many(self.context, name, batch)))
@@ -273,23 +273,23 @@ class Repository:
     @_operation
     def link_each(
         self, branch: str, items: Sequence[Link]
-    ) -> Sequence[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
+    ) -> Sequence[StoredEntry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
         """Link a bounded number of addresses, and return for each its entry, or the error that refused it."""
         return upload_operation.link_each(self.context, ids.branch_name(branch), items)
 
-    def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
+    def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> StoredEntry:
         """Give the object at `path` of the ref `source` another name on `branch`. No data is read.
 
         Raises InvalidPath for a copy onto itself; `change_metadata` changes what is said of an object.
         """
         return self.copy_many(source, branch, [copy_operation.Copy(path, destination or path)])[0]
 
-    def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[Entry]:
+    def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[StoredEntry]:
         """Copy in batches of 1,000. Each batch happens as if at once, and reads what earlier batches wrote."""
         name = ids.branch_name(branch)
         return list(self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, source, name, batch)))
 
-    def move(self, branch: str, path: str, destination: str) -> Entry:
+    def move(self, branch: str, path: str, destination: str) -> StoredEntry:
         """Copy an object within a branch, then delete its source. A crash in between leaves both names.
 
         Raises as `move_many` does.
@@ -297,7 +297,7 @@ class Repository:
         return self.move_many(branch, [move_operation.Move(path, destination)])[0]
 
     @_operation
-    def change_metadata(self, branch: str, path: str, change: Callable[[Entry], Entry]) -> Entry:
+    def change_metadata(self, branch: str, path: str, change: Callable[[StoredEntry], StoredEntry]) -> StoredEntry:
         """Change what is said of the object at a path. `change` returns its entry with other metadata, or another
         content type. What somebody writes or deletes there meanwhile is not undone.
 
@@ -306,7 +306,7 @@ class Repository:
         return change_metadata.change_metadata(self.context, ids.branch_name(branch), ids.object_path(path), change)
 
     @_operation
-    def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[Entry]:
+    def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[StoredEntry]:
         """Copy within a branch, or to the branch `to`, then delete the sources.
 
         Of several calls that move one path, one does; the others take their copies back. Raises ObjectNotFound if the
@@ -324,14 +324,14 @@ class Repository:
         return read_operation.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
     @_operation
-    def stat(self, ref: str, path: str) -> Entry:
+    def stat(self, ref: str, path: str) -> StoredEntry:
         """Return the entry at a path. After a purge its address, size and checksums are those of the content that a
         reader gets now. Raises ObjectNotFound.
         """
         return read_operation.stat(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
     @_operation
-    def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
+    def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, StoredEntry]:
         """Return the entry of each path that holds an object, by path."""
         checked = [ids.object_path(path) for path in paths]
         entries = read_operation.stat_many(self.context, refs.resolve(self.context, ref), checked)
@@ -393,7 +393,7 @@ class Repository:
                 delete_operation.delete_many(self.context, ids.branch_name(branch), batch)
 
     @_operation
-    def delete_if_entry(self, branch: str, path: str, entry: Entry) -> None:
+    def delete_if_entry(self, branch: str, path: str, entry: StoredEntry) -> None:
         """Delete a path if it still holds the entry that was read there.
 
         Raises PathChanged; and Contention where others changed the path meanwhile, or a commit under way has the entry:
@@ -616,11 +616,11 @@ class Repository:
         return branch_operation.create_branch(self.context, ids.branch_name(name), source, hidden=hidden)
 
     @_operation
-    def get_branch(self, name: str) -> Branch:
+    def get_branch(self, name: str) -> StoredBranch:
         """Return a branch's record. Raises BranchNotFound."""
         return self.context.branches.read_open(ids.branch_name(name)).record
 
-    def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
+    def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, StoredBranch]]:
         """List the open branches in order of name."""
         return self.context.branches.scan_open(prefix=prefix, after=after)
 
@@ -637,7 +637,7 @@ class Repository:
         return tag.create_tag(self.context, ids.tag_name(name), ref)
 
     @_operation
-    def get_tag(self, name: str) -> Tag:
+    def get_tag(self, name: str) -> StoredTag:
         """Return a tag's record. Raises TagNotFound."""
         return tag.get_tag(self.context, ids.tag_name(name))
 
@@ -646,7 +646,7 @@ class Repository:
         """Delete a tag. Raises TagNotFound."""
         tag.delete_tag(self.context, ids.tag_name(name))
 
-    def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, Tag]]:
+    def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, StoredTag]]:
         """List the tags in order of name."""
         return tag.scan_tags(self.context, prefix=prefix, after=after)
 

@@ -14,7 +14,7 @@ from refstore.operations.content_comparison import ContentComparison
 from refstore.operations.log_and_diff import LogEntry
 from refstore.operations.read import PAGE_BYTES_MAX
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.repository import Repository
 from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
@@ -40,22 +40,22 @@ class DiffEntry(NamedTuple):
     size_bytes: int
 
 
-def commit_model(repo: Repository, commit_id: CommitId, commit: Commit) -> models.CommitModel:
+def commit_model(repo: Repository, commit_id: CommitId, commit: StoredCommit) -> models.CommitModel:
     return commit_models(repo, [(commit_id, commit)])[0]
 
 
-def new_commit_model(commit_id: CommitId, commit: Commit) -> models.CommitModel:
+def new_commit_model(commit_id: CommitId, commit: StoredCommit) -> models.CommitModel:
     """Return a commit that was made just now: it has no mark, so nothing is read that could fail."""
     return _commit(commit_id, commit, MarkStatus())
 
 
-def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.CommitModel]:
+def commit_models(repo: Repository, items: Sequence[tuple[CommitId, StoredCommit]]) -> list[models.CommitModel]:
     """Return the commits, with what the offline job has decided about them."""
     marks = Marks(repo.context).statuses.read([commit_id for commit_id, _ in items]) if items else []
     return [_commit(commit_id, commit, status) for (commit_id, commit), status in zip(items, marks, strict=True)]
 
 
-def _commit(commit_id: CommitId, commit: Commit, status: MarkStatus) -> models.CommitModel:
+def _commit(commit_id: CommitId, commit: StoredCommit, status: MarkStatus) -> models.CommitModel:
     model = models.CommitModel(
         id=commit_id,
         parents=list(commit.parents),
@@ -90,7 +90,7 @@ def filter_log(
     prefixes: list[str],
     since_ms: int | None,
     stop_at: str | None,
-) -> Iterator[tuple[CommitId, Commit]]:
+) -> Iterator[tuple[CommitId, StoredCommit]]:
     """Yield commits from the newest on. With `objects` or `prefixes`, yield only those that changed one of them."""
     last_id = repo.get_commit(stop_at)[0] if stop_at else None
     changed_paths = PathFilter(objects, prefixes) if objects or prefixes else None
@@ -106,7 +106,7 @@ def filter_log(
             return
 
 
-def size_of(commit: Commit) -> int:
+def size_of(commit: StoredCommit) -> int:
     """Return the size in bytes of the message and metadata."""
     return len(commit.message.encode(errors="replace")) + user_metadata.metadata_bytes(commit.metadata)
 

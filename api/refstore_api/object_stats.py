@@ -16,7 +16,7 @@ from refstore.core.ids import Address, is_own, own_address
 from refstore.errors import InvalidToken
 from refstore.objects.foreign_objects import unreadable_reason
 from refstore.records.s3_attributes import content_of
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_api.signed_urls import SignedUrl
 from refstore_http.headers import content_type_of
 from refstore_http.json_responses import make_fields_response
@@ -65,7 +65,7 @@ def read_token(ctx: Context, url: str) -> str:
 def make_object_response(
     ctx: Context,
     path: str,
-    entry: Entry,
+    entry: StoredEntry,
     status: int = 200,
     *,
     user_metadata: bool = True,
@@ -75,7 +75,7 @@ def make_object_response(
     return make_fields_response(object_fields(ctx, path, entry, user_metadata=user_metadata, signed=signed), status)
 
 
-def _multipart_etag(entry: Entry) -> str:
+def _multipart_etag(entry: StoredEntry) -> str:
     """Return the ETag of an object that came in parts; '' for another one."""
     content = content_of(entry.s3)
     return content.etag if content is not None else ""
@@ -100,7 +100,7 @@ class ObjectFields(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 def object_fields(
-    ctx: Context, path: str, entry: Entry | None, *, user_metadata: bool = True, signed: SignedUrl | None = None
+    ctx: Context, path: str, entry: StoredEntry | None, *, user_metadata: bool = True, signed: SignedUrl | None = None
 ) -> ObjectFields:
     """Return an object as `ObjectStats` shows it; without an entry, a common prefix."""
     if entry is None:

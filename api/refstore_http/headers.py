@@ -10,7 +10,7 @@ from email.utils import formatdate
 from typing import Final, NamedTuple
 
 from refstore.core.ids import is_content_type, is_own
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_http.http_errors import RangeNotSatisfiable
 
 METADATA: Final = "x-lakefs-meta-"
@@ -49,7 +49,7 @@ def parse_range(header: str | None, size_bytes: int) -> ByteRange | None:
     return ByteRange(start, end)
 
 
-def etag_of(entry: Entry) -> str:
+def etag_of(entry: StoredEntry) -> str:
     """Return the ETag: the MD5, as lakeFS and S3 have it, if the service computed it. Otherwise it is the address,
     which is unique; a checksum from a client may be anything.
     """
@@ -59,7 +59,7 @@ def etag_of(entry: Entry) -> str:
     return f'"{tag}"' if _VALUE.fullmatch(tag) and '"' not in tag else '""'
 
 
-def matches_etag(condition: str | None, entry: Entry) -> bool:
+def matches_etag(condition: str | None, entry: StoredEntry) -> bool:
     """Return whether `If-None-Match` names this version of the object."""
     if not condition:
         return False
@@ -69,19 +69,19 @@ def matches_etag(condition: str | None, entry: Entry) -> bool:
     return bool(own) and any(item.strip().removeprefix("W/").strip('"') == own for item in condition.split(","))
 
 
-def is_range_allowed(condition: str | None, entry: Entry) -> bool:
+def is_range_allowed(condition: str | None, entry: StoredEntry) -> bool:
     """Return whether `If-Range` allows a range (RFC 9110, 13.1.5). A date is not exact enough, so it gets the whole
     object.
     """
     return condition is None or (condition.strip() == etag_of(entry) and etag_of(entry) != '""')
 
 
-def content_type_of(entry: Entry) -> str:
+def content_type_of(entry: StoredEntry) -> str:
     """Return the content type, checked again: a stored one could end a header."""
     return entry.content_type if is_content_type(entry.content_type) else DEFAULT_TYPE
 
 
-def object_headers(entry: Entry) -> dict[str, str]:
+def object_headers(entry: StoredEntry) -> dict[str, str]:
     """Make the headers of every answer with an object's bytes. Metadata that no header can hold is in `statObject`
     only.
     """

@@ -15,7 +15,7 @@ from refstore.core.ids import is_own
 from refstore.errors import Gone, ObjectNotFound
 from refstore.objects.base import CHUNK_BYTES
 from refstore.operations.read import open_content
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_http.headers import ByteRange
 from refstore_http.memory_budget import held_of
 from refstore_http.service import Service
@@ -98,7 +98,7 @@ class ChunkReader:
                 close()
 
 
-def open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
+def open_chunks(context: Context, entry: StoredEntry, start: int, end: int) -> ChunkReader | None:
     """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
     this one's headers.
 
@@ -114,7 +114,7 @@ def open_chunks(context: Context, entry: Entry, start: int, end: int) -> ChunkRe
     return None
 
 
-def check_erased(entry: Entry) -> None:
+def check_erased(entry: StoredEntry) -> None:
     """Raise Gone for an object that a purge has erased: its path is shown, and has no content any more."""
     if not entry.address:
         raise Gone("a purge has erased this object; no earlier version of it can be read")

@@ -25,7 +25,7 @@ from refstore.core.redaction import redact_text
 from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.lake import Lake
 from refstore.operations.upload import Link, Upload
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.service.background_imports import BackgroundImports
 from refstore_http.expensive_reads import ExpensiveReads
@@ -65,7 +65,7 @@ class BatchKey(NamedTuple):
 
 class EntryInContext(NamedTuple):
     context: Context
-    entry: Entry
+    entry: StoredEntry
 
 
 class LinkRequest(NamedTuple):
@@ -191,7 +191,9 @@ class Service:
         return _attach_context(repo, repo.upload_each(ref_key.ref, items))
 
 
-def _attach_context(repo: Repository, results: Iterable[Entry | RefstoreError]) -> list[EntryInContext | RefstoreError]:
+def _attach_context(
+    repo: Repository, results: Iterable[StoredEntry | RefstoreError]
+) -> list[EntryInContext | RefstoreError]:
     return [entry if isinstance(entry, RefstoreError) else EntryInContext(repo.context, entry) for entry in results]
 
 

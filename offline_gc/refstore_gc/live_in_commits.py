@@ -23,7 +23,7 @@ from refstore.core.arrow_arrays import make_array, make_scalar
 from refstore.core.batches import split_batches
 from refstore.core.clock import SystemClock
 from refstore.core.ids import Address, CommitId, RandomIds, address_time_ms, is_own
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.retention.path_rules import KeepLevel
 from refstore.versioning.commits import columns, object_names, ranges
 from refstore.versioning.commits.added_addresses import open_added_addresses
@@ -132,7 +132,7 @@ class LiveCommits:
         self._part: dict[CommitId, tuple[_CommitSummary, TreeFilter]] = {}
         self._past: dict[CommitId, _CommitSummary] = {}
 
-    def add(self, commit_id: CommitId, commit: Commit, tree_filter: TreeFilter | None) -> None:
+    def add(self, commit_id: CommitId, commit: StoredCommit, tree_filter: TreeFilter | None) -> None:
         """Add a commit. `tree_filter`: what it keeps of its tree; None: everything. A second call can only add."""
         brief = _CommitSummary(
             commit.parents[0] if commit.parents else None, commit.metarange, commit.added_addresses_id

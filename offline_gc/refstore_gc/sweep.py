@@ -35,7 +35,7 @@ from refstore.gc_marks import LiveCommit, Marks, OfflineRun, RunState
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.operations import rules_document
 from refstore.operations.rules_in_force import rules_to_expire_by
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.mark_records import Mark
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
@@ -142,7 +142,7 @@ def _unmark_untouched(
     marks.sweeps.unmark_untouched(start.run, untouched)
 
 
-def _gather(commits: Iterable[tuple[CommitId, Commit]]) -> LiveCommits:
+def _gather(commits: Iterable[tuple[CommitId, StoredCommit]]) -> LiveCommits:
     """Return commits whose objects a sweep must leave."""
     found = LiveCommits()
     for commit_id, commit in commits:

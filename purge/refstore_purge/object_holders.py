@@ -21,11 +21,11 @@ from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.rules_in_force import get_rules
 from refstore.operations.version_entries import read_commits, staged_entries
 from refstore.records import keys
-from refstore.records.branch_records import Branch
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredBranch
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode
 from refstore.records.reference_records import Deleting, Issued
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.retention.rules import Rules
 from refstore.versioning import due_hints
 from refstore_purge.purge_report import PURGE_NOTE
@@ -53,7 +53,7 @@ class ObjectName(NamedTuple):
     """The branch, or the commit."""
     path: str
     address: Address
-    entry: Entry | None
+    entry: StoredEntry | None
     """None: it is not known."""
     is_open_upload: bool = False
     """Whether the parts of an upload will be joined there: nobody can look into it before."""
@@ -67,8 +67,8 @@ def is_never_landed(ctx: Context, ref: str) -> bool:
 
 def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
     """Yield every entry below a prefix, from the firmest holder on. Raises CorruptRange, Unavailable."""
-    shown: dict[BranchName, Branch] = {}
-    hidden: dict[BranchName, Branch] = {}
+    shown: dict[BranchName, StoredBranch] = {}
+    hidden: dict[BranchName, StoredBranch] = {}
     for name, record in list(ctx.branches.scan_open()):
         (hidden if record.is_hidden else shown)[name] = record
     seen: set[tuple[str, str]] = set()
@@ -84,7 +84,7 @@ def scan_names(ctx: Context, *, prefix: str = "") -> Iterator[ObjectName]:
                 if not mark.swept_ms:
                     swept.append(CommitId(name))
                 continue
-            commit = decode(value, Commit)
+            commit = decode(value, StoredCommit)
             if name not in hidden_heads or PURGE_NOTE not in commit.notes:  # else a run made it for the hidden branch
                 for path, entry in entries_of_commit(ctx, CommitId(name), commit, prefix, seen):
                     yield ObjectName(HolderKind.COMMIT, name, path, entry.address, entry)
@@ -114,7 +114,7 @@ def scan_lost_names(ctx: Context, prefixes: Sequence[str]) -> Iterator[ObjectNam
 
 
 def _names_on_branches(
-    ctx: Context, holder: HolderKind, branches: dict[BranchName, Branch], prefix: str, seen: set[tuple[str, str]]
+    ctx: Context, holder: HolderKind, branches: dict[BranchName, StoredBranch], prefix: str, seen: set[tuple[str, str]]
 ) -> Iterator[ObjectName]:
     for name, record in branches.items():
         for token in record.live_tokens:

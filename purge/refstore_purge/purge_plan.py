@@ -23,7 +23,7 @@ from refstore.operations.version_entries import scan_versions
 from refstore.purge_document.document import ERASE, Dataset
 from refstore.records.location_records import Content
 from refstore.records.s3_attributes import S3Attributes, join_attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore_purge import table_formats
 
@@ -131,7 +131,7 @@ class PurgePlanner:
         self._seen: set[str] = set()
         self._identified: set[str] = set()
 
-    def add(self, dataset: Dataset, name: BranchPath, entry: Entry) -> PurgeObject | None:
+    def add(self, dataset: Dataset, name: BranchPath, entry: StoredEntry) -> PurgeObject | None:
         """Return the entry's object; None: it is left alone, and the reason is written down."""
         path = name.path
         self.note_dataset(dataset)
@@ -274,7 +274,7 @@ def identifier_of_partition(dataset: Dataset, partition: str) -> str | None:
     return None
 
 
-def identifier_in_names(dataset: Dataset, path: str, entry: Entry) -> str | None:
+def identifier_in_names(dataset: Dataset, path: str, entry: StoredEntry) -> str | None:
     """Return the identifier's value if a name or, in the mode `erase`, the metadata of an object has it."""
     below = path[len(dataset.prefix) :]
     if dataset.template is not None:
@@ -307,7 +307,7 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
     held: dict[str, tuple[PurgePlanner, BranchPath]] = {}
     planned: set[str] = set()
 
-    def add(dataset: Dataset, name: BranchPath, entry: Entry) -> None:
+    def add(dataset: Dataset, name: BranchPath, entry: StoredEntry) -> None:
         of_summary = is_summary(dataset, name.path)
         if not (of_summary or is_data(dataset, name.path)):
             return

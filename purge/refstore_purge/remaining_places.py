@@ -26,7 +26,7 @@ from refstore.objects.base import ObjectStore
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, ReferenceRecord
 from refstore.records.s3_attributes import ANY_SOURCE, content_of
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.versioning.address_state import may_delete_at_ms
 from refstore_purge.object_holders import HolderKind, scan_lost_names, scan_names
@@ -186,7 +186,7 @@ class _PlaceLookup:
                 holders = (self._holders.get(name.address), name.holder)  # another prefix may have a firmer one
                 self._holders[name.address] = min(each for each in holders if each is not None)
 
-    def _note_copy(self, prefix: str, entry: Entry | None, sources: set[str]) -> bool:
+    def _note_copy(self, prefix: str, entry: StoredEntry | None, sources: set[str]) -> bool:
         """Note an object that has bytes of these sources; return whether it has."""
         content = content_of(entry.s3) if entry is not None else None
         if entry is None or content is None or sources.isdisjoint(content.sources):

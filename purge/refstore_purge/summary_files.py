@@ -16,7 +16,7 @@ from refstore.core.ids import is_own
 from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
 from refstore.objects.stored_file import open_object
 from refstore.operations.referenced_entries import TRASH_REF_PREFIX
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_purge import purge_tasks
 from refstore_purge.formats import parquet_summary
 from refstore_purge.formats.base import unknown_failure
@@ -206,12 +206,12 @@ def _report_failures(run: PurgeRun, purge_object: PurgeObject) -> Generator[None
         run.record("left", purge_object, reason=str(error))
 
 
-def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[str, Entry]:
+def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[str, StoredEntry]:
     """Return the files that a summary file describes, by path from its folder, as a reader of this version gets them;
     without those that are not there, or lie outside the lake.
     """
     folder = _folder(name)
-    found: dict[str, Entry] = {}
+    found: dict[str, StoredEntry] = {}
     for page in split_batches(list(summary.files)):
         try:
             there = run.repo.stat_many(_ref_of(name), [folder + path for path in page])
@@ -221,7 +221,7 @@ def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[s
     return found
 
 
-def _describes(run: PurgeRun, summary: ParquetSummary, path: str, entry: Entry) -> bool:
+def _describes(run: PurgeRun, summary: ParquetSummary, path: str, entry: StoredEntry) -> bool:
     ctx, row_groups_of = run.repo.context, parquet_summary.row_groups_of
     return purge_tasks.read_in_process(ctx, entry.address, entry.size_bytes, row_groups_of) == summary.files[path]
 

@@ -20,7 +20,7 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import Address, is_own
 from refstore.errors import Invalid, ObjectNotFound
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_purge import row_search, summary_files
 from refstore_purge.object_holders import HolderKind, ObjectName, scan_lost_names, scan_names
 from refstore_purge.outcomes import OPEN_UPLOAD_REASON, PARTITION_LEFT_REASON, ObjectResult
@@ -149,10 +149,10 @@ def _note_found(run: PurgeRun, purge_object: PurgeObject, result: ObjectResult, 
         run.record("found", purge_object, result, reason=reason)
 
 
-def _examine_name(run: PurgeRun, purge_object: PurgeObject, entry: Entry | None) -> ObjectResult:
+def _examine_name(run: PurgeRun, purge_object: PurgeObject, entry: StoredEntry | None) -> ObjectResult:
     """Look for the ids in the name and the metadata of an object of the mode `erase`."""
     dataset, path, identity = purge_object.dataset, purge_object.names[0].path, Address(purge_object.address)
-    value = identifier_in_names(dataset, path, entry or Entry(identity, 0, "", 0))
+    value = identifier_in_names(dataset, path, entry or StoredEntry(identity, 0, "", 0))
     if value is None and entry is None:
         return ObjectResult(address=purge_object.content_address, failure="its metadata is not known")
     (is_one,) = row_search.find_ids(run.ids.all_ids_of(dataset), [value])

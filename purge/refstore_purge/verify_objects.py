@@ -16,7 +16,7 @@ from refstore.operations.read import current_contents
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.version_entries import read_commits, staged_entries
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_purge.object_holders import HolderKind, scan_names
 
 
@@ -26,7 +26,7 @@ class VerifyTarget(NamedTuple):
     ref: str
     """The branch, the commit, or 'trash of' a branch."""
     path: str
-    entry: Entry
+    entry: StoredEntry
     content: Address
     """The address of its content; '': it was erased."""
     size_bytes: int
@@ -45,13 +45,13 @@ def scan_targets(ctx: Context, dataset: Dataset, *, is_deep: bool) -> Iterator[V
             yield VerifyTarget(ref, path, entry, content, size_bytes, may_be_gone)
 
 
-def find_contents(ctx: Context, entries: list[Entry]) -> list[tuple[Address, int]]:
+def find_contents(ctx: Context, entries: list[StoredEntry]) -> list[tuple[Address, int]]:
     """Return where the contents of entries lie, and their sizes; '': erased."""
     located = current_contents(ctx, entries) if ctx.locations.are_announced() else {}
     return [(each.address, each.size_bytes) for each in (located.get(entry.address, entry) for entry in entries)]
 
 
-def _entries_of_heads(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry, bool]]:
+def _entries_of_heads(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, StoredEntry, bool]]:
     """Yield what is committed and staged at the branches that the data set has."""
     branches = {name: record for name, record in ctx.branches.scan_open() if not record.is_hidden}
     chosen = {name: record for name, record in branches.items() if dataset.has_branch(name)}
@@ -63,7 +63,7 @@ def _entries_of_heads(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str
         yield from ((ref, *each, False) for each in entries_of_commit(ctx, commit_id, commit, dataset.prefix, seen))
 
 
-def _entries_of_versions(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry, bool]]:
+def _entries_of_versions(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, StoredEntry, bool]]:
     """Yield the entries of every version, and behind them what only the trash has."""
     # references are read first, so that whatever a restore or a commit moves meanwhile is met
     references = referenced_entries(ctx, [dataset.prefix]) if dataset.mode != KEEP_HISTORY else ()

@@ -11,7 +11,7 @@ from refstore.errors import CommitNotFound, Corrupt, CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
 from refstore.records import keys
-from refstore.records.branch_records import Branch, decode_branch
+from refstore.records.branch_records import StoredBranch, decode_branch
 from refstore.versioning import due_hints
 
 HEADS_MAX: Final = 100
@@ -91,6 +91,6 @@ def _heads(ctx: Context, default_branch: BranchName) -> list[CommitId]:
             record = decode_branch(raw)
         except CorruptRecord:
             continue
-        if isinstance(record, Branch) and len(heads) < HEADS_MAX:
+        if isinstance(record, StoredBranch) and len(heads) < HEADS_MAX:
             heads[record.head] = None
     return list(heads)

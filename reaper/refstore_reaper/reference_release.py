@@ -20,10 +20,10 @@ from refstore.context import Context
 from refstore.core.ids import BranchName, Path, Token, is_own
 from refstore.kv.base import ABSENT
 from refstore.records import keys
-from refstore.records.branch_records import Branch, DeletedToken, TokenRecord, decode_branch
+from refstore.records.branch_records import DeletedToken, StoredBranch, TokenRecord, decode_branch
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Reference
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX
 from refstore.versioning.references import Release, ReleaseResult
 from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
@@ -39,7 +39,7 @@ def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_error) -> int
     pending = [
         BranchName(name)
         for name, _, record in readable(ctx.kv.scan_all(keys.branches(ctx.repo)), decode_branch, on_corrupt)
-        if record.retired_tokens or not isinstance(record, Branch)
+        if record.retired_tokens or not isinstance(record, StoredBranch)
     ]
     return sum(markers.publish(branches, name) for name in pending)
 
@@ -71,7 +71,7 @@ def _releases(token: Token, cause: str, pairs: Sequence[tuple[Path, bytes]]) -> 
     return [
         Release(record.address, Reference(token, path, record.reference_id), cause, record)
         for (path, _), record in zip(pairs, records, strict=True)
-        if isinstance(record, Entry) and is_own(record.address)
+        if isinstance(record, StoredEntry) and is_own(record.address)
     ]
 
 

@@ -28,12 +28,12 @@ from refstore.errors import CorruptRecord, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, SetIf
 from refstore.operations import multipart
 from refstore.records import keys
-from refstore.records.branch_records import Branch, TokenRecord
+from refstore.records.branch_records import StoredBranch, TokenRecord
 from refstore.records.encoding import decode, encode
 from refstore.records.multipart_records import MultipartUpload
 from refstore.records.reaper_records import StampRecord
 from refstore.records.reference_records import Issued, Listed, Reference, ReferenceRecord, decode_reference
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import (
     Unnamed,
@@ -188,7 +188,7 @@ def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:
         record = branches.decode(raw)
         if record is not None:
             left -= {retired.token for retired in record.retired_tokens}
-        if isinstance(record, Branch):
+        if isinstance(record, StoredBranch):
             left -= set(record.live_tokens)
     for _, marker in markers.scan_committed():
         left -= set(marker.tokens)
@@ -347,14 +347,14 @@ def _may_name(value: bytes, address: Address, reference: Reference, on_corrupt: 
     except CorruptRecord as error:
         on_corrupt(f"{reference.token}/{reference.path}", error)
         return True
-    return isinstance(entry, Entry) and entry.address == address
+    return isinstance(entry, StoredEntry) and entry.address == address
 
 
 def _current_tokens(ctx: Context, branches: Iterable[BranchName]) -> set[Token]:
     names = sorted(branches)
     values = ctx.kv.get_many([ctx.branches.key(name) for name in names]) if names else []
     records = [ctx.branches.decode(value) for value in values]
-    return {record.token for record in records if isinstance(record, Branch)}
+    return {record.token for record in records if isinstance(record, StoredBranch)}
 
 
 def _read_again(ctx: Context, addresses: Sequence[Address]) -> list[ReadAddress]:

@@ -23,11 +23,11 @@ from refstore.kv.base import ABSENT
 from refstore.monitoring import figures
 from refstore.operations import refs, trash
 from refstore.records import keys
-from refstore.records.branch_records import Branch, decode_branch
+from refstore.records.branch_records import StoredBranch, decode_branch
 from refstore.records.figure_records import Amount, ReaperFigures
 from refstore.records.reference_records import Deleting, Emptied, decode_reference_many
 from refstore.records.repository_records import RepositoryRecord
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 from refstore.versioning.address_state import may_delete
 from refstore_reaper import breaker
 from refstore_reaper.pass_summary import PassSummary
@@ -203,7 +203,7 @@ def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amoun
         branches += 1
         for page in _pages(ctx.staging.scan_merged(branch.live_tokens, page=PAGE), go_on):
             for entry in decode_staged_many([value for _, value, _ in page]):
-                if isinstance(entry, Entry) and is_own(entry.address):
+                if isinstance(entry, StoredEntry) and is_own(entry.address):
                     objects += 1
                     size_bytes += entry.size_bytes
     return branches, Amount(objects, sum_sizes((size_bytes,)))
@@ -248,7 +248,7 @@ def _measure_live(ctx: Context, default_branch: BranchName) -> Amount:
     raw = ctx.kv.get(keys.branch(ctx.repo, default_branch))
     try:
         branch = decode_branch(raw) if raw is not ABSENT else None
-        if not isinstance(branch, Branch):
+        if not isinstance(branch, StoredBranch):
             return Amount()
         metarange = refs.head_commit(ctx, branch.head).metarange
     except (CorruptRecord, NotFound):

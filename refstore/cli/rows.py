@@ -16,9 +16,9 @@ from refstore.objects.foreign_objects import unreadable_reason
 if TYPE_CHECKING:
     from refstore.core.ids import BranchName, CommitId
     from refstore.operations.log_and_diff import LogEntry
-    from refstore.records.branch_records import Branch
-    from refstore.records.commit_records import Commit
-    from refstore.records.staging_records import Entry
+    from refstore.records.branch_records import StoredBranch
+    from refstore.records.commit_records import StoredCommit
+    from refstore.records.staging_records import StoredEntry
     from refstore.repository import Repository
     from refstore.versioning.commits.tree_diff import PathChange
 
@@ -31,7 +31,7 @@ def format_when(at_ms: int | None) -> str | None:
         return "after the year 9999" if at_ms is not None and at_ms > 0 else "before the year 1"
 
 
-def entry_row(path: str, entry: Entry) -> dict[str, object]:
+def entry_row(path: str, entry: StoredEntry) -> dict[str, object]:
     """Return an object as a listing shows it. `unreadable` says why a foreign object cannot be read by its address; an
     object that can be read has no such field.
     """
@@ -45,7 +45,7 @@ def entry_row(path: str, entry: Entry) -> dict[str, object]:
     return {**row, "unreadable": why} if why else row
 
 
-def entry_details(path: str, entry: Entry) -> dict[str, object]:
+def entry_details(path: str, entry: StoredEntry) -> dict[str, object]:
     return {
         **entry_row(path, entry),
         "checksum": entry.checksum,
@@ -54,7 +54,7 @@ def entry_details(path: str, entry: Entry) -> dict[str, object]:
     }
 
 
-def commit_row(commit_id: CommitId, commit: Commit) -> dict[str, object]:
+def commit_row(commit_id: CommitId, commit: StoredCommit) -> dict[str, object]:
     return {
         "commit": commit_id,
         "date": format_when(commit.created_ms),
@@ -105,7 +105,7 @@ def change_row(change: PathChange) -> dict[str, object]:
     return {"change": change.kind.value, "path": change.path, "size_bytes": entry.size_bytes if entry else None}
 
 
-def branch_row(repo: Repository, name: BranchName, record: Branch) -> dict[str, object]:
+def branch_row(repo: Repository, name: BranchName, record: StoredBranch) -> dict[str, object]:
     staging = repo.context.staging
     staged = not all(staging.is_empty(token) for token in record.live_tokens)
     return {"branch": name, "commit": record.head, "uncommitted": staged, "created": format_when(record.created_ms)}

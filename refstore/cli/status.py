@@ -12,7 +12,7 @@ from refstore.cli.rows import format_when
 from refstore.core.units import format_bytes, sum_sizes
 from refstore.monitoring import figures, run_control
 from refstore.monitoring.figures import Figures
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
@@ -108,7 +108,7 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
 def _branch(repo: Repository, name: str) -> dict[str, object]:
     record = repo.get_branch(name)
     staged = list(islice(repo.context.staging.scan_merged(record.live_tokens), STAGED_MAX))
-    entries = [each for each in decode_staged_many([raw for _, raw, _ in staged]) if isinstance(each, Entry)]
+    entries = [each for each in decode_staged_many([raw for _, raw, _ in staged]) if isinstance(each, StoredEntry)]
     return {
         "branch": name,
         "head": record.head,

@@ -20,7 +20,7 @@ from refstore.core.ids import object_path
 from refstore.errors import Invalid, InvalidPath
 from refstore.objects.base import CHUNK_BYTES
 from refstore.operations.upload import Upload
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 
 app = typer.Typer()
@@ -191,7 +191,7 @@ def _upload_batch(
     left_out: list[str],
     metadata: dict[str, str],
     content_type: str,
-) -> Sequence[Entry]:
+) -> Sequence[StoredEntry]:
     """Upload a batch. A file that cannot be read ends a call, so the others are uploaded by another one: each call
     leaves out a file at least.
     """

@@ -37,7 +37,7 @@ from refstore.operations.purge_roles import (
 from refstore.operations.swept_entries import find_sweeping_marks
 from refstore.operations.trash import TrashItem
 from refstore.records import keys
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.commits import object_names
 
 VERSIONS_MAX: Final = 20
@@ -85,7 +85,7 @@ class PathReport(NamedTuple):
     ref: str
     path: str
     ref_exists: bool
-    now: Entry | None
+    now: StoredEntry | None
     staged: bool
     """Whether the entry there now is staged."""
     unreadable: str
@@ -229,7 +229,7 @@ class _Present(NamedTuple):
     """What a reader of a path on a ref gets."""
 
     ref_exists: bool
-    entry: Entry | None = None
+    entry: StoredEntry | None = None
     staged: bool = False
     unreadable: str = ""
     is_swept: bool = False
@@ -260,7 +260,7 @@ def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Add
     for page in split_batches(reversed(tokens), PAGE):
         for value in ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in page]):
             record = decode_staged(value) if value is not ABSENT else None
-            if isinstance(record, Entry):
+            if isinstance(record, StoredEntry):
                 yield record.address
 
 

@@ -16,7 +16,7 @@ from refstore.gc_marks import Marks, MarkStatus
 from refstore.operations import refs
 from refstore.operations.committed_names import adding_commits, landed_commits
 from refstore.operations.log_and_diff import CommitLifetime, lifetime_of
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.mark_records import Mark
 from refstore.versioning.commits import graph
 
@@ -79,7 +79,7 @@ def naming_commits(ctx: Context, address: Address) -> NamingCommits:
     commit_id, commit = added_by
     paths, all_paths = _paths_in(ctx, commit, address)
     branches: list[tuple[BranchName, str]] = []
-    naming: dict[CommitId, tuple[Commit, str]] = {commit_id: (commit, paths[0])} if paths else {}
+    naming: dict[CommitId, tuple[StoredCommit, str]] = {commit_id: (commit, paths[0])} if paths else {}
     heads = list(islice(ctx.branches.scan_open(), BRANCHES_MAX + 1))
     left = COMMITS_MAX
     complete = all_paths and len(heads) <= BRANCHES_MAX
@@ -133,18 +133,18 @@ def _version_at(found: Sequence[Version], address: Address | None, *, along: boo
     return next((at for at, version in enumerate(found) if version.address == address), None)
 
 
-def _added_by(ctx: Context, address: Address) -> tuple[tuple[CommitId, Commit] | None, bool]:
+def _added_by(ctx: Context, address: Address) -> tuple[tuple[CommitId, StoredCommit] | None, bool]:
     """Return the commit whose listing has the address, and whether all listings needed for that were read."""
     for found in adding_commits(ctx, address):
         return found, found is not None
     return None, True
 
 
-def _line(ctx: Context, head: CommitId) -> Iterator[tuple[CommitId, Commit]]:
+def _line(ctx: Context, head: CommitId) -> Iterator[tuple[CommitId, StoredCommit]]:
     return graph.log(lambda commit: refs.get_commit(ctx, commit), head, first_parent=True)
 
 
-def _paths_in(ctx: Context, commit: Commit, address: Address) -> tuple[list[str], bool]:
+def _paths_in(ctx: Context, commit: StoredCommit, address: Address) -> tuple[list[str], bool]:
     """Return the paths at which a commit put an address, and whether all its changes were searched."""
     parent = refs.get_commit(ctx, commit.parents[0]).metarange if commit.parents else ""
     changes = ctx.trees.diff(parent, commit.metarange)
@@ -156,12 +156,12 @@ def _paths_in(ctx: Context, commit: Commit, address: Address) -> tuple[list[str]
     return paths[:PATHS_MAX], next(changes, None) is None and len(paths) <= PATHS_MAX
 
 
-def _path_of(ctx: Context, commit: Commit, paths: Iterable[str], address: Address) -> str | None:
+def _path_of(ctx: Context, commit: StoredCommit, paths: Iterable[str], address: Address) -> str | None:
     found = ctx.trees.get_many(commit.metarange, paths)
     return next((path for path, entry in found.items() if entry.address == address), None)
 
 
-def _with_marks(ctx: Context, naming: dict[CommitId, tuple[Commit, str]]) -> Iterator[NamingCommit]:
+def _with_marks(ctx: Context, naming: dict[CommitId, tuple[StoredCommit, str]]) -> Iterator[NamingCommit]:
     ordered = sorted(naming, key=lambda name: -naming[name][0].created_ms)
     for name, shown in zip(ordered, Marks(ctx).statuses.read(ordered), strict=True):
         commit, path = naming[name]

@@ -20,8 +20,8 @@ from refstore.gc_marks.offline_runs import ATTEMPTS
 from refstore.kv.base import ABSENT, Absent, SetIf
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.records import keys
-from refstore.records.branch_records import Branch, Tag, decode_branch
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredBranch, StoredTag, decode_branch
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.mark_records import Mark, NothingToDelete
 
@@ -204,7 +204,7 @@ class CommitMarks:
             unnoted = [item for item in page if item.is_swept_by(mark_id) and not getattr(item.mark, field)]
             self._kv.set_if_many([self._change_operation(item, **{field: now_ms}) for item in unnoted])
 
-    def read_commits(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+    def read_commits(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, StoredCommit]]:
         """Raises Corrupt where one is missing: nothing that depends on it may be deleted."""
         for page in split_batches(commits, PAGE):
             for commit, value in zip(
@@ -214,13 +214,13 @@ class CommitMarks:
                     raise Corrupt(
                         f"commit {commit} has no record; restore the KV from a backup before anything is collected"
                     )
-                yield commit, decode(value, Commit)
+                yield commit, decode(value, StoredCommit)
 
     def read_heads(self) -> set[CommitId]:
         """Return what branches and tags name. Heads are active, marked or not."""
         branches = self._ctx.branches
         heads = {record.head for _, record in branches.scan_open()}
-        return heads | {decode(value, Tag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
+        return heads | {decode(value, StoredTag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
 
     def given_up(self) -> Iterator[CommitId]:
         """Yield commits that never landed and never will. The next run marks them, so that a sweep deletes what they
@@ -234,7 +234,7 @@ class CommitMarks:
             names = [CommitId(name) for name, _ in page]
             landed = self._kv.get_many([keys.landed_mark(self._repo, name) for name in names])
             for name, (_, value), known, mark in zip(names, page, landed, self.read_marks(names), strict=True):
-                tokens = decode(value, Commit).tokens
+                tokens = decode(value, StoredCommit).tokens
                 if (
                     known is ABSENT
                     and mark is None
@@ -247,7 +247,7 @@ class CommitMarks:
     def _may_land(self, tokens: Sequence[str]) -> bool:
         value = self._kv.get(keys.branch(self._repo, ids.branch_of(ids.staging_token(tokens[0]))))
         record = decode_branch(value) if value is not ABSENT else None
-        return isinstance(record, Branch) and set(tokens) <= {record.token, *record.sealed_tokens}
+        return isinstance(record, StoredBranch) and set(tokens) <= {record.token, *record.sealed_tokens}
 
     def _read_run_commits(self, commits: Sequence[CommitId]) -> list[RunCommit]:
         raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])

@@ -21,11 +21,11 @@ from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.gc_marks.offline_runs import OfflineRun
 from refstore.kv.base import ABSENT
 from refstore.records import keys
-from refstore.records.branch_records import Branch
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredBranch
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode
 from refstore.records.mark_records import Mark
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 
 
 class LiveSource(StrEnum):
@@ -42,7 +42,7 @@ class LiveCommit(NamedTuple):
     """A commit that the scan found. Its tree is immutable, so it may be read at any time."""
 
     commit: CommitId
-    record: Commit
+    record: StoredCommit
     expired_prefixes: tuple[str, ...] = ()
     """The commit does not keep what it names at paths with these prefixes. ('',): it keeps nothing."""
 
@@ -88,7 +88,7 @@ def _scan_staged(ctx: Context, page: int) -> Iterator[LiveBatch]:
     # branch alone
     for _, _, record in ctx.branches.scan():
         for token in (
-            *(record.live_tokens if isinstance(record, Branch) else ()),
+            *(record.live_tokens if isinstance(record, StoredBranch) else ()),
             *(retired.token for retired in record.retired_tokens),
         ):
             if token not in read:
@@ -100,7 +100,7 @@ def _scan_token(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
         entries = decode_staged_many([value for _, value in rows])
         yield LiveBatch(
             LiveSource.STAGED,
-            [entry.address for entry in entries if isinstance(entry, Entry) and is_own(entry.address)],
+            [entry.address for entry in entries if isinstance(entry, StoredEntry) and is_own(entry.address)],
         )
 
 
@@ -115,7 +115,7 @@ def _scan_commits(ctx: Context, run: OfflineRun, page: int) -> Iterator[LiveBatc
     """Yield the commits. An unmarked commit keeps what it names, reachable or not, because it may be copied from."""
     marks = CommitMarks(ctx)
     for rows in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
-        commits = [(CommitId(name), decode(value, Commit)) for name, value in rows]
+        commits = [(CommitId(name), decode(value, StoredCommit)) for name, value in rows]
         expired = [_expired_prefixes(run, mark) for mark in marks.read_marks([commit for commit, _ in commits])]
         kept = [LiveCommit(*commit, gone) for commit, gone in zip(commits, expired, strict=True) if gone != ("",)]
         if kept:

@@ -14,7 +14,7 @@ from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Gone
 from refstore.gc_marks.commit_marks import CommitMarks, RunCommit
 from refstore.gc_marks.offline_runs import OfflineRun, OfflineRuns, RunState
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.mark_records import Mark, NothingToDelete
 
 
@@ -26,7 +26,7 @@ class Sweeps:
         self._runs = runs
         self._commits = commits
 
-    def will_exclude(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
+    def will_exclude(self, run: OfflineRun) -> Iterator[tuple[CommitId, StoredCommit]]:
         """Yield what `excluded_commits` would yield if the sweep began now."""
         disregarded, heads = _disregarded_marks(run), self._commits.read_heads()
 
@@ -64,7 +64,7 @@ class Sweeps:
             self._commits.begin_sweep(mark_id, self._commits.read_heads(), self._clock.now_ms())
         return run
 
-    def excluded_commits(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
+    def excluded_commits(self, run: OfflineRun) -> Iterator[tuple[CommitId, StoredCommit]]:
         """Yield commits that the live scan disregarded and that are not being swept: a sweep must not delete what they
         name.
 
@@ -74,14 +74,16 @@ class Sweeps:
         disregarded = _disregarded_marks(run)
         return self._others(run, lambda item: item.is_swept_by(*disregarded))
 
-    def taken_back(self, run: OfflineRun) -> Iterator[tuple[CommitId, Commit]]:
+    def taken_back(self, run: OfflineRun) -> Iterator[tuple[CommitId, StoredCommit]]:
         """Yield the commits that the live scan disregarded and that are not marked by one of these runs any more: they
         were unmarked, or are marked by a later run. The sweep will exclude them, whatever becomes of them.
         """
         disregarded = _disregarded_marks(run)
         return self._others(run, lambda item: item.mark is not None and item.mark.mark_id in disregarded)
 
-    def _others(self, run: OfflineRun, is_taken: Callable[[RunCommit], bool]) -> Iterator[tuple[CommitId, Commit]]:
+    def _others(
+        self, run: OfflineRun, is_taken: Callable[[RunCommit], bool]
+    ) -> Iterator[tuple[CommitId, StoredCommit]]:
         """Yield the commits that the live scan disregarded, without those that `is_taken` says a sweep takes."""
         for mark_id in _disregarded_marks(run):
             for page in self._commits.scan_run(mark_id):

@@ -37,10 +37,10 @@ from refstore.kv_recovery.superseded_records import settle_superseded_records
 from refstore.operations.breaker_states import KV_WENT_BACK_REASON, BreakerStates
 from refstore.operations.reference_lookup import have_content
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode
 from refstore.records.repository_records import RepositoryRecord
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 from refstore.versioning.commits import object_names
 from refstore.versioning.manifest import (
     CommitLanded,
@@ -229,7 +229,7 @@ def find_missing_trees(ctx: Context, entries: Entries) -> list[KvFinding]:
     """Return the commits of the manifest whose metaranges are not in the store."""
     commits = [entry for entry in entries.values() if isinstance(entry, CommitLanded)]
     there = {object_names.id_of_key(info.key) for info in ctx.objects.list(object_names.METARANGES)}
-    trees = ((entry.commit, decode(entry.record, Commit).metarange) for entry in commits)
+    trees = ((entry.commit, decode(entry.record, StoredCommit).metarange) for entry in commits)
     return [
         KvFinding(KvFindingKind.METARANGE, ctx.name, f"commit {commit}", tree)
         for commit, tree in trees
@@ -244,7 +244,7 @@ def _missing_in_page(
     own = [
         (path, value, record)
         for (path, value), record in zip(page, records, strict=True)
-        if isinstance(record, Entry) and is_own(record.address)
+        if isinstance(record, StoredEntry) and is_own(record.address)
     ]
     told = have_content(ctx, [record.address for _, _, record in own])
     for (path, value, record), is_there in zip(own, told, strict=True):

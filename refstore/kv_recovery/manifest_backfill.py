@@ -22,8 +22,8 @@ from refstore.kv_recovery.fence import PositionFence, refuse_to_settle
 from refstore.kv_recovery.lake_parts import NO_PROGRESS, Entries, LakeAccess, Progress, fence_of, index_entries
 from refstore.kv_recovery.manifest_check import read_in_batches
 from refstore.records import keys
-from refstore.records.branch_records import Branch, Tag
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredBranch, StoredTag
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, encode
 from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning.branches import ATTEMPTS
@@ -47,7 +47,7 @@ class ManifestGap(NamedTuple):
 
     repository: RepositoryName
     commits: list[CommitId]
-    branches: list[tuple[BranchName, Branch]]
+    branches: list[tuple[BranchName, StoredBranch]]
     tags: list[RecordCreated]
     reappeared_branches: list[BranchName]
     """Those that the manifest calls deleted."""
@@ -88,7 +88,7 @@ def find_gap(ctx: Context, lake_entries: Entries) -> tuple[ManifestGap, Entries]
             if known.keys().isdisjoint([(RecordCreated, tag.identity), (RecordRemoved, tag.identity)])
         ],
         # read again: what was deleted meanwhile is not there any more
-        [name for name, id_ in deleted if isinstance(now := ctx.branches.read(name), Branch) and now.id == id_],
+        [name for name, id_ in deleted if isinstance(now := ctx.branches.read(name), StoredBranch) and now.id == id_],
         [tag for tag in removed if ctx.kv.get(tag.key) == tag.value],
         (RepositoryCreated, (ctx.repo,)) in lake_entries,
     )
@@ -139,7 +139,7 @@ def _fill_gap(
             _renew_branch(ctx, name)
     for tag in gap.reappeared_tags:
         now = ctx.clock.now_ms()
-        renewed = encode(Tag(decode(tag.value, Tag).commit, now, ctx.ids.new_id(now)))
+        renewed = encode(StoredTag(decode(tag.value, StoredTag).commit, now, ctx.ids.new_id(now)))
         if ctx.kv.set_if(tag.key, tag.value, renewed):
             ctx.manifest.add_record(tag.key, renewed, f"tag {tag.name!r} counts as a new one")
 
@@ -167,7 +167,7 @@ def _describe_commits(ctx: Context, record: RepositoryRecord, unrecorded: set[Co
         commit = branch.head
         while commit not in owners and isinstance(raw := records.get(commit), bytes):
             owners[commit] = (name, branch.id)
-            parents = decode(raw, Commit).parents
+            parents = decode(raw, StoredCommit).parents
             if not parents:
                 break
             commit = parents[0]

@@ -19,12 +19,12 @@ from refstore.kv.base import ABSENT, KV, Absent, Key
 from refstore.operations.reference_lookup import have_content
 from refstore.records import keys
 from refstore.records.branch_records import ClosedBranch, decode_branch
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Deleting, Emptied, Issued, Reference, ReferenceRecord
 from refstore.records.repository_records import RepositoryRecord
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.manifest import (
     AnyEntry,
     BranchCreated,
@@ -163,7 +163,7 @@ def _find_lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[LostEn
     records = read_in_batches(ctx.kv, [keys.commit(ctx.repo, entry.commit) for entry in commits])
     marks = read_in_batches(ctx.kv, [keys.landed_mark(ctx.repo, entry.commit) for entry in commits])
     lost: list[LostEntry] = []
-    known: dict[CommitId, Commit] = {}
+    known: dict[CommitId, StoredCommit] = {}
     by_branch: dict[tuple[BranchName, str], list[CommitLanded]] = {}
     for entry, record, mark in zip(commits, records, marks, strict=True):
         if record is ABSENT:
@@ -171,7 +171,7 @@ def _find_lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[LostEn
         elif mark is ABSENT and not ctx.markers.has_landed(entry.commit):
             lost.append(LostEntry(entry, "the commit is not known to have landed", may_be_deleted=False))
         elif entry.branch_id:
-            known[entry.commit] = decode(record, Commit)
+            known[entry.commit] = decode(record, StoredCommit)
             by_branch.setdefault((entry.branch, entry.branch_id), []).append(entry)
     for (name, branch_id), group in by_branch.items():
         raw = ctx.kv.get(keys.branch(ctx.repo, name))
@@ -188,7 +188,7 @@ def _find_lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[LostEn
 
 
 def _find_ancestors(
-    ctx: Context, head: CommitId, wanted: Sequence[CommitId], known: Mapping[CommitId, Commit]
+    ctx: Context, head: CommitId, wanted: Sequence[CommitId], known: Mapping[CommitId, StoredCommit]
 ) -> set[CommitId]:
     """Return which of the wanted commits the head is or follows, by first parents. `known`: records that the KV has,
     the wanted ones among them.
@@ -198,7 +198,7 @@ def _find_ancestors(
     commit = head
     while left:
         left.discard(commit)
-        record = known.get(commit) or decode_optional(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
+        record = known.get(commit) or decode_optional(ctx.kv.get(keys.commit(ctx.repo, commit)), StoredCommit)
         if record is None or not record.parents or 0 < record.generation < generation:
             break
         commit = record.parents[0]
@@ -254,16 +254,16 @@ def _find_lost_placed(ctx: Context, entries: Sequence[AnyEntry], *, servers_chan
 
 class _MissingEntry(NamedTuple):
     placed_entry: PlacedEntry
-    entry: Entry
+    entry: StoredEntry
 
 
 def _find_unstaged(ctx: Context, placed: Sequence[PlacedEntry]) -> list[_MissingEntry]:
     values = ctx.kv.get_many([keys.entry(ctx.repo, item.token, item.path) for item in placed])
     missing: list[_MissingEntry] = []
     for item, value in zip(placed, values, strict=True):
-        entry = decode(item.record, Entry)
+        entry = decode(item.record, StoredEntry)
         staged = None if value is ABSENT else decode_staged(value)
-        if not isinstance(staged, Entry) or staged.address != entry.address:
+        if not isinstance(staged, StoredEntry) or staged.address != entry.address:
             missing.append(_MissingEntry(item, entry))
     return missing
 
@@ -278,7 +278,7 @@ def _find_uncommitted(ctx: Context, placed: Sequence[PlacedEntry]) -> list[Place
     """Return those whose object is still there, and whose token no commit of the manifest took."""
     if not placed:
         return []
-    told = have_content(ctx, [decode(item.record, Entry).address for item in placed])
+    told = have_content(ctx, [decode(item.record, StoredEntry).address for item in placed])
     there = [item for item, is_there in zip(placed, told, strict=True) if is_there]
     if not there:
         return []
@@ -286,7 +286,7 @@ def _find_uncommitted(ctx: Context, placed: Sequence[PlacedEntry]) -> list[Place
         token
         for entry in ctx.manifest.read_all()
         if isinstance(entry, CommitLanded)
-        for token in decode(entry.record, Commit).tokens
+        for token in decode(entry.record, StoredCommit).tokens
     }
     return [item for item in there if item.token not in taken]
 

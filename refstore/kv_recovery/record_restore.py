@@ -38,13 +38,13 @@ from refstore.operations.commit_references import delete_added_references
 from refstore.operations.reference_lookup import have_content
 from refstore.operations.stage_entries import Placement, place
 from refstore.records import keys
-from refstore.records.branch_records import Branch, ClosedBranch, Tag
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import ClosedBranch, StoredBranch, StoredTag
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Reference
 from refstore.records.repository_records import RepositoryRecord
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.commits import graph
 from refstore.versioning.manifest import (
@@ -80,7 +80,7 @@ class RecordRestore:
         self._progress = progress
         self._dry_run = dry_run
         self._protect = protect
-        self._known: dict[CommitId, Commit] = {}
+        self._known: dict[CommitId, StoredCommit] = {}
         """Commits of the manifest, by their ids."""
 
     def run(self, *, commits_only: bool = False, servers_changed: bool = False) -> list[RestoredRecord]:
@@ -91,7 +91,7 @@ class RecordRestore:
         lost = find_lost_entries(self._ctx, every, explained_by=self._entries, servers_changed=servers_changed)
         for entry in every:
             if isinstance(entry, CommitLanded):
-                self._known[entry.commit] = decode(entry.record, Commit)
+                self._known[entry.commit] = decode(entry.record, StoredCommit)
         done = self._restore_commits(
             [item.entry for item in lost if isinstance(item.entry, CommitLanded) and not item.may_be_deleted]
         )
@@ -218,7 +218,7 @@ class RecordRestore:
         other = ids.branch_name(_name_beside(branch.branch, head))
         reason = self._expiry_note(head)
         if not reason and not self._dry_run:
-            if not isinstance(ctx.branches.read(other), Branch):  # else made before a crash
+            if not isinstance(ctx.branches.read(other), StoredBranch):  # else made before a crash
                 ctx.markers.publish(ctx.branches, other)  # what a crash left of its creation
                 self._create_branch(BranchCreated(other, "", head, ctx.clock.now_ms(), branch.is_hidden), head)
             record = ctx.branches.read_open(other).record
@@ -267,7 +267,7 @@ class RecordRestore:
     def _head_of(self, group: BranchGroup) -> CommitId | None:
         """Return the head of the branch; None if it is not there, or another one has its name."""
         record = self._ctx.branches.read(group[0])
-        return record.head if isinstance(record, Branch) and record.id == group[1] else None
+        return record.head if isinstance(record, StoredBranch) and record.id == group[1] else None
 
     def _newest_commit(self, commits: Iterable[CommitId]) -> CommitId:
         return max(
@@ -285,7 +285,7 @@ class RecordRestore:
     # ---- tags
 
     def _restore_tag(self, entry: RecordCreated) -> list[RestoredRecord]:
-        ctx, commit = self._ctx, decode(entry.value, Tag).commit
+        ctx, commit = self._ctx, decode(entry.value, StoredTag).commit
         if self._find_commit(commit) is None:
             return [RestoredRecord(ctx.name, "tag", entry.name, "left: its commit is lost", commit)]
         if self._dry_run:
@@ -321,17 +321,17 @@ class RecordRestore:
 
     def _restore_object(self, placed: PlacedEntry) -> RestoredRecord:
         ctx, path, name = self._ctx, placed.path, branch_of(placed.token)
-        entry = decode(placed.record, Entry)
+        entry = decode(placed.record, StoredEntry)
         outcome = "put back"
         branch = ctx.branches.read(name)
-        if not isinstance(branch, Branch):
+        if not isinstance(branch, StoredBranch):
             outcome = f"left: branch {name!r} is not there"
         elif not have_content(ctx, [entry.address])[0]:
             outcome = "left: its object is not in the store"
         else:
             values = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in branch.live_tokens])
             staged = next((decode_staged(value) for value in values if value is not ABSENT), None)
-            is_there = isinstance(staged, Entry) and staged.address == entry.address
+            is_there = isinstance(staged, StoredEntry) and staged.address == entry.address
             if staged is not None and not is_there:
                 shortened = path.encode()[:PATH_BYTES].decode(errors="ignore")
                 path = ids.object_path(f"lost/{shortened}.{(entry.reference_id or entry.address)[-12:]}")
@@ -340,7 +340,7 @@ class RecordRestore:
                 self._stage_entry(name, branch.token, path, entry)
         return RestoredRecord(ctx.name, "object", placed.path, outcome)
 
-    def _stage_entry(self, branch: BranchName, token: Token, path: Path, entry: Entry) -> None:
+    def _stage_entry(self, branch: BranchName, token: Token, path: Path, entry: StoredEntry) -> None:
         ctx = self._ctx
         entry = msgspec.structs.replace(entry, reference_id=ctx.ids.new_id(ctx.clock.now_ms()))
         relist_reference(ctx, Address(entry.address), Reference(token, path, entry.reference_id))
@@ -348,15 +348,15 @@ class RecordRestore:
 
     # ---- the graph
 
-    def _find_commit(self, commit: CommitId) -> Commit | None:
+    def _find_commit(self, commit: CommitId) -> StoredCommit | None:
         if commit not in self._known:
-            record = decode_optional(self._ctx.kv.get(keys.commit(self._ctx.repo, commit)), Commit)
+            record = decode_optional(self._ctx.kv.get(keys.commit(self._ctx.repo, commit)), StoredCommit)
             if record is None:
                 return None
             self._known[commit] = record
         return self._known[commit]
 
-    def _get_commit(self, commit: CommitId) -> Commit:
+    def _get_commit(self, commit: CommitId) -> StoredCommit:
         record = self._find_commit(commit)
         if record is None:
             raise CommitNotFound(f"commit {commit} is neither in the KV nor in the manifest")

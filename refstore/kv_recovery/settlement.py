@@ -25,10 +25,10 @@ from refstore.errors import CommitNotFound, Contention
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations.commit_references import delete_added_references, process_committed
 from refstore.records import keys
-from refstore.records.branch_records import Branch, TokenRecord
+from refstore.records.branch_records import StoredBranch, TokenRecord
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Listed, Reference, decode_reference
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 from refstore.versioning import address_state
 from refstore.versioning.manifest import CommitLanded
 from refstore.versioning.markers import commit_of
@@ -44,7 +44,7 @@ def settle_repository(ctx: Context) -> None:
     _drop_lost_markers(ctx)
     for name, _ in list(ctx.branches.scan_open()):
         record = ctx.branches.read(name)
-        for token in record.live_tokens if isinstance(record, Branch) else ():
+        for token in record.live_tokens if isinstance(record, StoredBranch) else ():
             _register_token(ctx, token)
             _restore_references(ctx, token)
     _settle_commits(ctx)
@@ -65,7 +65,7 @@ def _find_live_tokens(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
     """
     kept: set[Token] = set()
     for record in ctx.branches.read_of(tokens):
-        kept.update(record.live_tokens if isinstance(record, Branch) else ())
+        kept.update(record.live_tokens if isinstance(record, StoredBranch) else ())
         kept.update(item.token for item in record.retired_tokens if commit_of(item.fate) is not None)
     for _, marker in ctx.markers.scan_committed():
         kept.update(marker.tokens)
@@ -91,7 +91,7 @@ def _restore_references(ctx: Context, token: Token) -> None:
         entries = [
             (Path(path), record)
             for (path, _), record in zip(page, records, strict=True)
-            if isinstance(record, Entry) and is_own(record.address)
+            if isinstance(record, StoredEntry) and is_own(record.address)
         ]
         values = ctx.kv.get_many(keys.reference_keys(ctx.repo, [record.address for _, record in entries]))
         for (path, record), value in zip(entries, values, strict=True):
@@ -109,7 +109,7 @@ def _has_reference(value: bytes | Absent, reference: Reference) -> bool:
     return isinstance(record, Listed) and reference in record.references
 
 
-def _restore_reference(ctx: Context, token: Token, path: Path, entry: Entry) -> None:
+def _restore_reference(ctx: Context, token: Token, path: Path, entry: StoredEntry) -> None:
     """Put back the reference of a live entry, whatever stands there.
 
     The entry must be live still: another deleter may have settled already, and gone on.
@@ -140,7 +140,7 @@ def relist_reference(
 
 def _settle_commits(ctx: Context) -> None:
     for name, _, record in list(ctx.branches.scan()):
-        if record.retired_tokens or not isinstance(record, Branch):
+        if record.retired_tokens or not isinstance(record, StoredBranch):
             ctx.markers.publish(ctx.branches, name)
     for commit, marker in list(ctx.markers.scan_committed()):
         if not ctx.branches.has_live(marker.tokens):  # else the decision was lost: the marker is left alone

@@ -19,10 +19,10 @@ from refstore.operations.purge_roles import AddressRole, role_of_content
 from refstore.operations.reference_lookup import have_content
 from refstore.operations.refs import get_commit
 from refstore.records import keys
-from refstore.records.branch_records import Branch, DeletedToken
+from refstore.records.branch_records import DeletedToken, StoredBranch
 from refstore.records.encoding import decode_optional
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.address_state import reference_time_ms
 from refstore.versioning.markers import commit_of
 
@@ -201,9 +201,9 @@ def _reference_state(ctx: Context, address: Address, reference: Reference) -> tu
     token = reference.token
     value = ctx.kv.get(keys.entry(ctx.repo, token, reference.path))
     record = ctx.branches.read(branch_of(token))
-    if isinstance(record, Branch) and token in record.live_tokens:
+    if isinstance(record, StoredBranch) and token in record.live_tokens:
         entry = None if value is ABSENT else decode_staged(value)
-        is_named = isinstance(entry, Entry) and entry.address == address
+        is_named = isinstance(entry, StoredEntry) and entry.address == address
         return (ReferenceState.STAGED if is_named else ReferenceState.UNNAMED), None
     for retired in record.retired_tokens if record is not None else ():
         if retired.token == token:

@@ -20,7 +20,7 @@ from refstore.kv.base import ABSENT
 from refstore.kv.unknown_outcomes import UnknownOutcomes
 from refstore.operations import multipart, refs
 from refstore.records import keys
-from refstore.records.branch_records import Branch, BranchRecord, RetiredToken, TokenRecord
+from refstore.records.branch_records import BranchRecord, RetiredToken, StoredBranch, TokenRecord
 from refstore.records.encoding import decode, decode_optional
 from refstore.records.repository_records import RepositoryRecord
 from refstore.versioning.branches import ATTEMPTS, OpenBranch
@@ -50,11 +50,11 @@ def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool =
                 break
         raw = branches.read_raw(name)
         current = branches.decode(raw)
-        if isinstance(raw, bytes) and isinstance(current, Branch) and current.id in tried:
+        if isinstance(raw, bytes) and isinstance(current, StoredBranch) and current.id in tried:
             break  # our write landed and its reply was lost; others may have changed the record since
         if _were_current(ctx, tried, current):
             return ref.commit  # our write landed, and the branch was deleted since: it is not made twice
-        if isinstance(current, Branch):
+        if isinstance(current, StoredBranch):
             raise AlreadyExists(f"branch already exists: {name!r}")
         ctx.markers.publish(branches, name)  # the closed record of a deleted branch may still have that name
     else:
@@ -149,7 +149,7 @@ def close_all(
                 raise
             on_corrupt(name, error)
             continue
-        if isinstance(record, Branch):
+        if isinstance(record, StoredBranch):
             _close_branch(ctx, name, OpenBranch(raw, record), cause=cause)
             closed += 1
         else:

@@ -23,7 +23,7 @@ from refstore.operations.stage_entries import OVERWRITTEN_CAUSE, REFUSED_CAUSE, 
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Reference
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.address_state import AddOutcome
 from refstore.versioning.references import Release
 
@@ -31,7 +31,9 @@ ATTEMPTS: Final = 16
 """How often the change starts over, because the branch or the path changed."""
 
 
-def change_metadata(ctx: Context, branch: BranchName, path: Path, change: Callable[[Entry], Entry]) -> Entry:
+def change_metadata(
+    ctx: Context, branch: BranchName, path: Path, change: Callable[[StoredEntry], StoredEntry]
+) -> StoredEntry:
     """Change the metadata and the content type of the object at a path, and return its entry.
 
     Each attempt reads the path, and writes under the token that is current then. It follows the branch nowhere: what is

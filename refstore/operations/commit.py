@@ -36,10 +36,10 @@ from refstore.operations import refs
 from refstore.operations.content_comparison import ContentComparison
 from refstore.operations.read import read_consistent
 from refstore.records import keys
-from refstore.records.branch_records import Branch
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredBranch
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import encode
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.sorted_runs import SortedRuns
 from refstore.versioning.commits.tree_merge import MergeStrategy, merge_changes
@@ -50,7 +50,7 @@ from refstore.versioning.markers import NOTHING_COMMITTED_CAUSE
 ATTEMPTS: Final = 8
 """How often a commit starts over because another one took its tokens first."""
 
-EntryChanges = Iterable[tuple[str, Entry | None]]
+EntryChanges = Iterable[tuple[str, StoredEntry | None]]
 """Changes of a tree, sorted by path; None removes."""
 
 
@@ -58,7 +58,7 @@ class CommitInfo(NamedTuple):
     """A commit: its id, and its record (message, date, parents, metadata)."""
 
     id: CommitId
-    record: Commit
+    record: StoredCommit
 
 
 class CommitDetails(TypedDict, total=False):
@@ -314,7 +314,7 @@ def write_commit(
 ) -> CommitInfo:
     """Write the commit record, under an id that nothing names yet. Writing it again writes the same."""
     now_ms = ctx.clock.now_ms()
-    record = Commit(
+    record = StoredCommit(
         parents=parents,
         metarange=written.metarange,
         added_addresses_id=written.added_addresses_id,
@@ -342,7 +342,7 @@ def check_clean(ctx: Context, branch: BranchName) -> None:
         raise _dirty_branch(branch)
 
 
-def _has_nothing_staged(ctx: Context, record: Branch) -> bool:
+def _has_nothing_staged(ctx: Context, record: StoredBranch) -> bool:
     return all(ctx.staging.is_empty(token) for token in record.live_tokens)
 
 

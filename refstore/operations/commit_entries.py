@@ -12,15 +12,15 @@ from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.errors import CorruptRange, ObjectNotFound
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode_optional
 from refstore.records.mark_records import Mark
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 
 
 def entries_of_commit(
-    ctx: Context, commit_id: CommitId, commit: Commit, prefix: str, seen: set[tuple[str, str]]
-) -> Iterator[tuple[str, Entry]]:
+    ctx: Context, commit_id: CommitId, commit: StoredCommit, prefix: str, seen: set[tuple[str, str]]
+) -> Iterator[tuple[str, StoredEntry]]:
     """Yield the entries below the prefix from the ranges that were not seen with it, up to where a sweep has deleted
     the tree of a commit that never landed. Raises CorruptRange, Unavailable.
 

@@ -20,7 +20,7 @@ from refstore.kv.base import ABSENT
 from refstore.operations import tag as tag_operation
 from refstore.operations.refs import get_commit, head_commit, swept_mark
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode
 
 ADDED_FILES_MAX: Final = 128
@@ -81,7 +81,7 @@ def committed_name(ctx: Context, address: Address) -> CommittedName:
     return CommittedName(None, None, swept, complete, is_tagged)
 
 
-def is_named_by(ctx: Context, address: Address, commits: Iterable[tuple[CommitId, Commit]]) -> bool:
+def is_named_by(ctx: Context, address: Address, commits: Iterable[tuple[CommitId, StoredCommit]]) -> bool:
     """Return whether one of these commits is known to name the address. Raises CorruptRange, Unavailable."""
     few = list(islice(commits, TREES_MAX))
     if not few:
@@ -96,7 +96,7 @@ def is_named_by(ctx: Context, address: Address, commits: Iterable[tuple[CommitId
     )
 
 
-def adding_commits(ctx: Context, address: Address) -> Iterator[tuple[CommitId, Commit] | None]:
+def adding_commits(ctx: Context, address: Address) -> Iterator[tuple[CommitId, StoredCommit] | None]:
     """Yield the commits whose listing has the address, and None at the end if not all listings were read."""
     address_ms = ids.address_time_ms(address)
     made_ms = address_ms - int(ctx.waits.clock_skew_seconds * 1000) if address_ms is not None else 0
@@ -114,16 +114,16 @@ def adding_commits(ctx: Context, address: Address) -> Iterator[tuple[CommitId, C
         yield None
 
 
-def landed_commits(ctx: Context) -> Iterator[tuple[CommitId, Commit]]:
+def landed_commits(ctx: Context) -> Iterator[tuple[CommitId, StoredCommit]]:
     """Yield every commit that landed, in order of id."""
     for page in split_batches(ctx.kv.scan_all(keys.commits(ctx.repo)), _PAGE):
         landed = ctx.kv.get_many([keys.landed_mark(ctx.repo, CommitId(name)) for name, _ in page])
         for (name, value), mark in zip(page, landed, strict=True):
             if mark is not ABSENT:
-                yield CommitId(name), decode(value, Commit)
+                yield CommitId(name), decode(value, StoredCommit)
 
 
-def _find_put_paths(ctx: Context, record: Commit, address: Address) -> list[Path] | None:
+def _find_put_paths(ctx: Context, record: StoredCommit, address: Address) -> list[Path] | None:
     """Return the paths at which a commit put an address; None: the commit has too many changes to search."""
     parent = get_commit(ctx, record.parents[0]).metarange if record.parents else ""
     changes = ctx.trees.diff(parent, record.metarange)
@@ -135,7 +135,7 @@ def _find_put_paths(ctx: Context, record: Commit, address: Address) -> list[Path
     return paths if paths or next(changes, None) is None else None
 
 
-def _other_commits(ctx: Context, lowest: int) -> Iterator[tuple[CommitId, Commit]]:
+def _other_commits(ctx: Context, lowest: int) -> Iterator[tuple[CommitId, StoredCommit]]:
     """Yield commits that may have inherited the address: heads and tagged commits first."""
     yielded: set[CommitId] = set()
     heads = [record.head for _, record in ctx.branches.scan_open()]

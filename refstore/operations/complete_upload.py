@@ -25,7 +25,7 @@ from refstore.operations.stage_entries import PlannedPlacement, find_refused, pl
 from refstore.records.multipart_records import MultipartUpload
 from refstore.records.reference_records import Emptied, Issued, Listed, Reference
 from refstore.records.s3_attributes import S3Attributes, add_sources, join_attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.address_state import changed_ms
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
 
@@ -47,11 +47,11 @@ def complete(
     requested: Sequence[RequestedPart],
     *,
     if_absent: bool = False,
-    if_entry: Entry | None = None,
+    if_entry: StoredEntry | None = None,
     describe: Callable[[MultipartUpload, Sequence[WrittenPart]], S3Attributes | None] = lambda upload, _parts: (
         join_attributes(upload.s3, None)
     ),
-) -> Entry:
+) -> StoredEntry:
     """Join the parts, put the object at its path, and return its entry. A repeated call that had landed answers the
     same. `describe`: the S3 attributes of the object, from the upload and its parts; what it raises refuses the call.
 
@@ -123,14 +123,14 @@ def _link(
     info: ObjectInfo,
     s3: S3Attributes | None,
     planned: PlannedPlacement,
-) -> Entry:
+) -> StoredEntry:
     """Take the address, once, and write the entry. Only who has taken it does."""
     name, record = registered.name, registered.record
     token = ctx.branches.read_open(name.branch).record.token
     reference = Reference(token, name.path, ctx.ids.new_id(ctx.clock.now_ms()))
     if not ctx.references.link([(name.address, record.token_id, reference)], [fixed])[0]:
         return _find_completed(ctx, name, record.parts_digest)
-    entry = Entry(
+    entry = StoredEntry(
         name.address,
         info.size_bytes,
         "",
@@ -151,7 +151,9 @@ def _link(
     return entry
 
 
-def _find_completed(ctx: Context, name: UploadName, digest: str, *, otherwise: RefstoreError | None = None) -> Entry:
+def _find_completed(
+    ctx: Context, name: UploadName, digest: str, *, otherwise: RefstoreError | None = None
+) -> StoredEntry:
     """Return the entry that another call made of the same parts. Raises Contention: it may still make it.
 
     The address is read first: an entry that is not there yet comes before its address leaves the list. One under a

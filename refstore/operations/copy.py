@@ -30,7 +30,7 @@ from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import Overwrite, Placement, TokenMoved, check_distinct, place
 from refstore.records.reference_records import Reference
 from refstore.records.s3_attributes import content_of, join_attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.address_state import AddOutcome
 
 ATTEMPTS: Final = 16
@@ -42,7 +42,7 @@ class Copy(NamedTuple):
 
     source: str
     destination: str
-    change: Callable[[Entry], Entry] | None = None
+    change: Callable[[StoredEntry], StoredEntry] | None = None
     """Returns the source's entry with the metadata, the content type and the S3 attributes of the copy, or raises;
     None: as they are. The copy keeps the description of the content, which is the same.
     """
@@ -51,10 +51,10 @@ class Copy(NamedTuple):
 class CopiedEntry(NamedTuple):
     source: ResolvedEntry
     """The source as it was read: a move deletes this entry, and no other that names the same address."""
-    entry: Entry
+    entry: StoredEntry
 
 
-def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[Entry]:
+def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[StoredEntry]:
     """Copy up to a batch of paths. Raises ObjectNotFound; pairs that were copied by then stay copied.
 
     Raises InvalidPath for a copy onto itself: `change_metadata` changes what is said of an object.
@@ -97,7 +97,7 @@ def _copy_once(
     branch: BranchName,
     pairs: Sequence[tuple[Path, Path]],
     over: dict[Path, Address],
-    changes: Mapping[Path, Callable[[Entry], Entry]],
+    changes: Mapping[Path, Callable[[StoredEntry], StoredEntry]],
     overwrites: list[Overwrite] | None,
 ) -> dict[Path, CopiedEntry]:
     """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
@@ -201,7 +201,9 @@ def find_committed_sources(
     return frozenset(path for path in paths if path in current and current[path] == before[path])
 
 
-def make_copy(ctx: Context, source: Entry, now_ms: int, change: Callable[[Entry], Entry] | None) -> Entry:
+def make_copy(
+    ctx: Context, source: StoredEntry, now_ms: int, change: Callable[[StoredEntry], StoredEntry] | None
+) -> StoredEntry:
     """Return the copy's entry: the source's, with a modification time and a reference of its own. Raises Invalid."""
     described = source
     if change is not None:

@@ -28,8 +28,8 @@ from refstore.operations.stage_entries import (
     releases_of_replaced,
 )
 from refstore.records import keys
-from refstore.records.branch_records import Branch
-from refstore.records.staging_records import Entry
+from refstore.records.branch_records import StoredBranch
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.markers import RESET_CAUSE
 from refstore.versioning.staging import TOMBSTONE
 
@@ -48,7 +48,7 @@ def delete_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> None:
         place(ctx, branch, token, placements, on_empty=False)
 
 
-def delete_if_entry(ctx: Context, branch: BranchName, path: str, entry: Entry) -> None:
+def delete_if_entry(ctx: Context, branch: BranchName, path: str, entry: StoredEntry) -> None:
     """Delete a path if it still has the entry that the caller read (rule 20).
 
     Raises PathChanged, and Contention where nobody can tell: what is sealed may change, and tombstones have no ids, so
@@ -104,7 +104,7 @@ def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
     count, after = 0, ""
     while True:
 
-        def read_page(record: Branch, start: str = after) -> list[str]:
+        def read_page(record: StoredBranch, start: str = after) -> list[str]:
             metarange = head_commit(ctx, record.head).metarange
             entries = stream_entries(ctx, record, metarange, prefix, start, BATCH)
             return [*islice((path for path, entry in entries if entry is not None), BATCH)]

@@ -19,7 +19,7 @@ from refstore.operations.delete import remove_staged
 from refstore.operations.read import resolve_many
 from refstore.operations.refs import ResolvedRef
 from refstore.records.reference_records import Listed
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.retention.path_rules import uncommitted_expiry_ms
 from refstore.retention.rules import Rules
 
@@ -81,7 +81,9 @@ def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str, *, d
             removed = _find_removed(ctx, branch, removed)
     except (BranchNotFound, Contention):
         return StagedExpiry(is_incomplete=True)
-    size_bytes = sum_sizes(entry.size_bytes for _, value in removed if isinstance(entry := decode_staged(value), Entry))
+    size_bytes = sum_sizes(
+        entry.size_bytes for _, value in removed if isinstance(entry := decode_staged(value), StoredEntry)
+    )
     return StagedExpiry(
         len(removed),
         page[-1][0] if stood_still and len(page) == PAGE else "",
@@ -99,7 +101,7 @@ def _find_removed(ctx: Context, branch: BranchName, removed: Sequence[tuple[Path
     return [
         (path, value)
         for path, value in removed
-        if isinstance(entry := decode_staged(value), Entry)
+        if isinstance(entry := decode_staged(value), StoredEntry)
         and not (path in current and current[path].entry.address == entry.address)
     ]
 
@@ -109,15 +111,15 @@ def _find_expired(
 ) -> list[tuple[Path, bytes]]:
     """Return the expired staged objects of a page, as they were read."""
     now = ctx.clock.now_ms()
-    candidates: list[tuple[Path, bytes, Entry, int]] = []
+    candidates: list[tuple[Path, bytes, StoredEntry, int]] = []
     for path, value in page:
         entry = decode_staged(value)
         before = (
             uncommitted_expiry_ms(rules, branch, path, now)
-            if isinstance(entry, Entry) and is_own(entry.address)
+            if isinstance(entry, StoredEntry) and is_own(entry.address)
             else None
         )
-        if before is not None and isinstance(entry, Entry):
+        if before is not None and isinstance(entry, StoredEntry):
             candidates.append((Path(path), value, entry, before))
     records = ctx.references.get_many([entry.address for _, _, entry, _ in candidates])
     return [

@@ -31,7 +31,7 @@ from refstore.objects.local import LocalObjects
 from refstore.operations import commit as commit_operation
 from refstore.operations import refs
 from refstore.operations.commit import CommitOptions
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.repository_records import ImportSource
 from refstore.versioning.commits import import_spool
 from refstore.versioning.commits.path_filter import outermost_prefixes
@@ -54,7 +54,7 @@ class ImportResult(NamedTuple):
 
     commit: CommitId | None
     """None: it was a dry run."""
-    record: Commit | None
+    record: StoredCommit | None
     objects: int
     size_bytes: int
     existing_paths: int

@@ -15,10 +15,10 @@ from refstore.operations import refs
 from refstore.operations.content_comparison import ContentComparison
 from refstore.operations.hidden_commits import check_hidden, read_marks
 from refstore.operations.read import read_consistent
-from refstore.records.branch_records import Branch
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredBranch
+from refstore.records.commit_records import StoredCommit
 from refstore.records.mark_records import Mark, NothingToDelete
-from refstore.records.staging_records import Entry, decode_staged, without_reference
+from refstore.records.staging_records import StoredEntry, decode_staged, without_reference
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
@@ -31,7 +31,7 @@ PAGE = 1000
 
 def log(
     ctx: Context, ref: str, *, first_parent: bool, since_ms: int | None = None
-) -> Iterator[tuple[CommitId, Commit]]:
+) -> Iterator[tuple[CommitId, StoredCommit]]:
     """Yield the ref's commit and its ancestors, newest first.
 
     Each line of history ends before its first commit that is older than `since_ms`.
@@ -40,7 +40,7 @@ def log(
     return graph.log(lambda commit: refs.get_commit(ctx, commit), head, first_parent=first_parent, since_ms=since_ms)
 
 
-def has_changed_paths(ctx: Context, commit: Commit, only: PathFilter) -> bool:
+def has_changed_paths(ctx: Context, commit: StoredCommit, only: PathFilter) -> bool:
     """Return whether the commit changed one of these paths against its first parent, by one diff for all paths."""
     deadline.check()  # cached ranges make no request, and only requests check the deadline
     if not commit.parents:
@@ -102,7 +102,7 @@ class LogEntry(NamedTuple):
     """A commit of the history, and what the offline job is going to do with it, or did."""
 
     commit: CommitId
-    record: Commit
+    record: StoredCommit
     mark: Mark | None
     nothing_to_delete: NothingToDelete | None = None
     examining_run: str = ""
@@ -187,7 +187,7 @@ def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: st
             return
 
 
-def _staged_page(ctx: Context, record: Branch, prefix: str, after: str) -> tuple[list[PathChange], str]:
+def _staged_page(ctx: Context, record: StoredBranch, prefix: str, after: str) -> tuple[list[PathChange], str]:
     """Return (the changes, where to continue; '' at the end)."""
     staged = list(islice(ctx.staging.scan_merged(record.live_tokens, prefix=prefix, after=after), PAGE))
     head = ctx.trees.get_many(refs.head_commit(ctx, record.head).metarange, [Path(path) for path, _, _ in staged])
@@ -195,7 +195,7 @@ def _staged_page(ctx: Context, record: Branch, prefix: str, after: str) -> tuple
     for path, value, _token in staged:
         new = decode_staged(value)
         old = head.get(Path(path))
-        if isinstance(new, Entry):
+        if isinstance(new, StoredEntry):
             new = without_reference(new)
             if old is None:
                 changes.append(PathChange(Path(path), PathChangeKind.ADDED, None, new))

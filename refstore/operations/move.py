@@ -36,7 +36,7 @@ from refstore.operations.stage_entries import (
 )
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore.records.staging_records import Entry, Tombstone
+from refstore.records.staging_records import StoredEntry, Tombstone
 from refstore.versioning.staging import TOMBSTONE
 
 ATTEMPTS: Final = 16
@@ -49,7 +49,7 @@ class Move(Copy):
     __slots__ = ()
 
 
-def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[Move]) -> list[Entry]:
+def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[Move]) -> list[StoredEntry]:
     """Copy from the branch to the same or another branch, then delete the sources.
 
     Raises for the first pair whose source this call did not delete, after it has moved the others: ObjectNotFound,
@@ -86,7 +86,7 @@ def _is_what_was_read(write: Overwrite, source: ResolvedEntry) -> bool:
     return write.replaced == (encode(source.entry) if write.token == source.token else ABSENT)
 
 
-def delete_sources(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -> dict[Path, RefstoreError]:
+def delete_sources(ctx: Context, branch: BranchName, copied: dict[Path, StoredEntry]) -> dict[Path, RefstoreError]:
     """Delete the paths that still have the entry that was copied, and return why others were not deleted.
 
     What somebody wrote there meanwhile stays, even if it is the same object: a move back put it there. Contention

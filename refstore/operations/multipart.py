@@ -29,7 +29,7 @@ from refstore.records.encoding import decode
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reference_records import Issued, decode_reference
 from refstore.records.s3_attributes import S3Attributes
-from refstore.records.staging_records import Entry, sources_of_copy
+from refstore.records.staging_records import StoredEntry, sources_of_copy
 from refstore.versioning.address_state import PART_RELEASED, UPLOAD_ABORTED
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
 
@@ -107,7 +107,9 @@ def write_part(
     return written
 
 
-def copy_part(ctx: Context, name: UploadName, number: int, source: Entry, start: int, end: int) -> WrittenPart | None:
+def copy_part(
+    ctx: Context, name: UploadName, number: int, source: StoredEntry, start: int, end: int
+) -> WrittenPart | None:
     """Write the bytes [start, end) of the repository's object as a part, in the store; None: the store has no uploads,
     so write the part. By its path, another object than the caller looked at could be copied. Raises UploadNotFound,
     ObjectNotFound, CorruptObject.

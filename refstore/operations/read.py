@@ -23,13 +23,13 @@ from refstore.operations import refs
 from refstore.operations.hidden_commits import check_hidden, read_marks
 from refstore.operations.refs import ResolvedRef, head_commit
 from refstore.records import keys
-from refstore.records.branch_records import Branch
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredBranch
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode_optional
 from refstore.records.location_records import Content
 from refstore.records.mark_records import Mark
 from refstore.records.s3_attributes import attributes_bytes, join_attributes
-from refstore.records.staging_records import Entry, StagedRecord, decode_staged, without_reference
+from refstore.records.staging_records import StagedRecord, StoredEntry, decode_staged, without_reference
 from refstore.versioning.branches import OpenBranch
 
 ATTEMPTS: Final = 64
@@ -56,7 +56,7 @@ T = TypeVar("T")
 class ResolvedEntry(NamedTuple):
     """A path's entry, and the level it was read from."""
 
-    entry: Entry
+    entry: StoredEntry
     token: Token | None
     """The token that the entry is staged under; None: it is committed."""
     commit: CommitId | None = None
@@ -67,7 +67,7 @@ class ListedPath(NamedTuple):
     """One line of a listing: an object, or a common prefix (then `entry` is None)."""
 
     path: str
-    entry: Entry | None
+    entry: StoredEntry | None
 
 
 class ListingPage(NamedTuple):
@@ -108,9 +108,11 @@ def _resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> tupl
                     raise refs.marked_error(ref.commit, mark)
         return committed, announced
 
-    def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, ResolvedEntry]:
+    def read(branch: StoredBranch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, ResolvedEntry]:
         resolved = {
-            path: ResolvedEntry(record, token) for path, (record, token) in staged.items() if isinstance(record, Entry)
+            path: ResolvedEntry(record, token)
+            for path, (record, token) in staged.items()
+            if isinstance(record, StoredEntry)
         }
         unstaged = [path for path in paths if path not in staged]
         if unstaged:
@@ -137,19 +139,19 @@ def _resolve_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> tupl
     raise branches.contention(ref.branch)
 
 
-def resolve_beneath(ctx: Context, record: Branch, path: Path) -> ResolvedEntry | None:
+def resolve_beneath(ctx: Context, record: StoredBranch, path: Path) -> ResolvedEntry | None:
     """Return the entry at a path of this version of the branch, without what is staged under its current token."""
     sealed_tokens = [*reversed(record.sealed_tokens)]
     values = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in sealed_tokens]) if sealed_tokens else []
     for token, value in zip(sealed_tokens, values, strict=True):
         if isinstance(value, bytes):
             staged = decode_staged(value)
-            return ResolvedEntry(staged, token) if isinstance(staged, Entry) else None
+            return ResolvedEntry(staged, token) if isinstance(staged, StoredEntry) else None
     metarange = head_commit(ctx, record.head).metarange
     return _committed_entries(ctx, record.head, metarange, [path]).get(path)
 
 
-def is_unchanged(ctx: Context, current: ResolvedEntry, read_before: Entry) -> bool:
+def is_unchanged(ctx: Context, current: ResolvedEntry, read_before: StoredEntry) -> bool:
     """Return whether a path still has the entry that a caller read, as it is named or as it is shown. It may have been
     committed since; the same object, written there again, has another reference.
     """
@@ -162,13 +164,13 @@ def is_unchanged(ctx: Context, current: ResolvedEntry, read_before: Entry) -> bo
 def _read_metarange(ctx: Context, commit: CommitId) -> tuple[str, bool]:
     """Return a commit's metarange, and whether content may lie elsewhere. One round trip. Raises CommitNotFound."""
     value, flag = ctx.kv.get_many([keys.commit(ctx.repo, commit), keys.locations_flag(ctx.repo)])
-    record = decode_optional(value, Commit)
+    record = decode_optional(value, StoredCommit)
     if record is None:
         raise CommitNotFound(f"commit {commit} does not exist")
     return record.metarange, flag is not ABSENT
 
 
-def stat_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Path, Entry]:
+def stat_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Path, StoredEntry]:
     """Return the entries at the paths as they are shown: with the address, size, checksums and time of their
     content.
     """
@@ -177,12 +179,12 @@ def stat_many(ctx: Context, ref: ResolvedRef, paths: Sequence[Path]) -> dict[Pat
     return dict(zip(resolved_entries, _with_current_content(ctx, entries) if announced else entries, strict=True))
 
 
-def stat(ctx: Context, ref: ResolvedRef, path: Path) -> Entry:
+def stat(ctx: Context, ref: ResolvedRef, path: Path) -> StoredEntry:
     """Return one of them. Raises ObjectNotFound."""
     return _require(stat_many(ctx, ref, (path,)), ref, path)
 
 
-def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
+def _with_current_content(ctx: Context, entries: Sequence[StoredEntry]) -> list[StoredEntry]:
     """Return the entries with what is true of their content now (rule 22). Operations take them as they are committed:
     those have the identity.
     """
@@ -204,7 +206,7 @@ def _with_current_content(ctx: Context, entries: Sequence[Entry]) -> list[Entry]
     ]
 
 
-def current_contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Content]:
+def current_contents(ctx: Context, entries: Sequence[StoredEntry]) -> dict[Address, Content]:
     """Return the current content of the entries that have a location, by identity; others are left out (rule 22).
 
     One round trip. The caller has read the flag of locations.
@@ -253,7 +255,9 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
-def open_content(ctx: Context, stored: Entry | Content, start: int, end: int | None, what: str) -> Iterator[bytes]:
+def open_content(
+    ctx: Context, stored: StoredEntry | Content, start: int, end: int | None, what: str
+) -> Iterator[bytes]:
     """Return the bytes of an own object, whose length is compared whatever is read of it. A whole one is hashed as well
     while it is read. `what`: the object, as an error names it.
 
@@ -269,7 +273,7 @@ def open_content(ctx: Context, stored: Entry | Content, start: int, end: int | N
     return chunks
 
 
-def has_own_checksum(stored: Entry | Content) -> bool:
+def has_own_checksum(stored: StoredEntry | Content) -> bool:
     """Return whether refstore computed the object's checksum (those with an MD5; a linker may give any)."""
     return bool(stored.md5) and is_own(stored.address)
 
@@ -307,7 +311,7 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
         value, flag = ctx.kv.get_many([branches.key(ref.branch), keys.locations_flag(ctx.repo)])
         announced = flag is not ABSENT
 
-        def read(branch: Branch) -> ListingPage:
+        def read(branch: StoredBranch) -> ListingPage:
             metarange, rows = head_commit(ctx, branch.head).metarange, _first_rows(amount, delimiter)
             return _page(
                 lambda start: stream_entries(ctx, branch, metarange, prefix, start, rows),
@@ -329,7 +333,7 @@ def _is_swept(marks: Sequence[Mark]) -> bool:
 
 
 def read_consistent(
-    ctx: Context, name: BranchName, read: Callable[[Branch], T], open_branch: OpenBranch | None = None
+    ctx: Context, name: BranchName, read: Callable[[StoredBranch], T], open_branch: OpenBranch | None = None
 ) -> T:
     """Call `read` until the branch record stood still: entries leave a token once it is processed (rule 12)."""
     branches = ctx.branches
@@ -349,8 +353,8 @@ def _first_rows(amount: int, delimiter: str) -> int:
 
 
 def stream_entries(
-    ctx: Context, branch: Branch, metarange: str, prefix: str, after: str, rows: int
-) -> Iterator[tuple[str, Entry | None]]:
+    ctx: Context, branch: StoredBranch, metarange: str, prefix: str, after: str, rows: int
+) -> Iterator[tuple[str, StoredEntry | None]]:
     """Yield a branch's entries after `after` under the record; None where one was deleted. The first ones are read by
     `rows`. The caller checks that the record did not change. `metarange`: of the head.
     """
@@ -358,7 +362,7 @@ def stream_entries(
     if not metarange:
         for path, value, _token in staged:
             record = decode_staged(value)
-            yield path, record if isinstance(record, Entry) else None
+            yield path, record if isinstance(record, StoredEntry) else None
         return
     overlay = ((path, 0, value) for path, value, _token in staged)
     below = ((path, 1, entry) for path, entry in _committed_stream(ctx, metarange, prefix, after, rows))
@@ -368,10 +372,12 @@ def stream_entries(
             continue  # the staged entry came first
         previous = path
         record = decode_staged(value) if isinstance(value, bytes) else value
-        yield path, record if isinstance(record, Entry) else None
+        yield path, record if isinstance(record, StoredEntry) else None
 
 
-def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, rows: int) -> Iterator[tuple[str, Entry]]:
+def _committed_stream(
+    ctx: Context, metarange: str, prefix: str, after: str, rows: int
+) -> Iterator[tuple[str, StoredEntry]]:
     """Yield entries after `after`. The first ones are read by `rows`, the others as `KV.scan_all` does."""
     while True:
         entries = ctx.trees.scan(metarange, prefix=prefix, after=after, limit=rows)
@@ -383,7 +389,7 @@ def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, row
 
 
 def _page(
-    source: Callable[[str], Iterator[tuple[str, Entry | None]]],
+    source: Callable[[str], Iterator[tuple[str, StoredEntry | None]]],
     prefix: str,
     after: str,
     amount: int,
@@ -446,6 +452,6 @@ def _committed_entries(
     }
 
 
-def is_same_view(one: Branch, other: Branch) -> bool:
+def is_same_view(one: StoredBranch, other: StoredBranch) -> bool:
     """Return whether head and live tokens are equal, so that a reader may trust what it read between the two."""
     return (one.head, one.token, one.sealed_tokens) == (other.head, other.token, other.sealed_tokens)

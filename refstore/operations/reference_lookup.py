@@ -10,7 +10,7 @@ from refstore.core.ids import Address
 from refstore.errors import AddressNotFound, Contention, Gone, RefstoreError
 from refstore.records import keys
 from refstore.records.reference_records import Emptied, Issued, Listed, Reference, ReferenceRecord
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 
 ATTEMPTS: Final = 16
 """How often a list is read again because it changed while its entries were read; each time somebody made progress."""
@@ -20,7 +20,7 @@ class ReferenceLookup(NamedTuple):
     """The names that an address still has, in the order they were added, and the entries that are left of them."""
 
     names: tuple[Reference, ...]
-    entries: dict[Reference, Entry]
+    entries: dict[Reference, StoredEntry]
     error: RefstoreError | None = None
 
 
@@ -41,7 +41,7 @@ def look_up(ctx: Context, addresses: Sequence[Address]) -> list[ReferenceLookup]
         records = references.get_many([addresses[index] for index in waiting])
         for index, record in zip(waiting, records, strict=True):
             match record:
-                case Emptied(last_reference=last, entry=Entry() as entry):
+                case Emptied(last_reference=last, entry=StoredEntry() as entry):
                     lookups[index] = ReferenceLookup((last,), {last: entry})
                 case Emptied(last_reference=last):
                     names[index] = (last,)
@@ -63,32 +63,34 @@ def look_up(ctx: Context, addresses: Sequence[Address]) -> list[ReferenceLookup]
     raise Contention("others kept changing the references of one address; make the same call again")
 
 
-def _read_entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[tuple[Address, Reference], Entry]:
+def _read_entries(
+    ctx: Context, names: Sequence[tuple[Address, Reference]]
+) -> dict[tuple[Address, Reference], StoredEntry]:
     """Return the entries under each name's token at its path, where they still name the address."""
     unique = list(dict.fromkeys((name.token, name.path) for _, name in names))
     values = dict(zip(unique, ctx.kv.get_many([keys.entry(ctx.repo, *each) for each in unique]), strict=True))
-    entries: dict[tuple[Address, Reference], Entry] = {}
+    entries: dict[tuple[Address, Reference], StoredEntry] = {}
     for address, name in names:
         value = values[name.token, name.path]
         record = decode_staged(value) if isinstance(value, bytes) else None
-        if isinstance(record, Entry) and record.address == address:
+        if isinstance(record, StoredEntry) and record.address == address:
             entries[address, name] = record
     return entries
 
 
-def describe_contents(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry | None]:
+def describe_contents(ctx: Context, addresses: Sequence[Address]) -> dict[Address, StoredEntry | None]:
     """Make entries from what the store knows of blobs without an entry; None: nothing was written there."""
     if not addresses:
         return {}
     infos = ctx.objects.head_many(addresses)
     entries = {
-        address: Entry(address, info.size_bytes, "", info.mtime_ms) if info is not None else None
+        address: StoredEntry(address, info.size_bytes, "", info.mtime_ms) if info is not None else None
         for address, info in zip(addresses, infos, strict=True)
     }
     if ctx.locations.are_announced():
         for address, record in zip(addresses, ctx.locations.get_many(addresses), strict=True):
             if record is not None and (content := record.current) is not None:
-                entries[address] = Entry(address, content.size_bytes, content.checksum, content.written_ms)
+                entries[address] = StoredEntry(address, content.size_bytes, content.checksum, content.written_ms)
     return entries
 
 

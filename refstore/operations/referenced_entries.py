@@ -17,9 +17,9 @@ from refstore.core.batches import split_batches
 from refstore.core.ids import Address, Token, branch_of
 from refstore.operations.reference_lookup import describe_contents, look_up
 from refstore.records import keys
-from refstore.records.branch_records import Branch
+from refstore.records.branch_records import StoredBranch
 from refstore.records.reference_records import Emptied, Listed, Reference, ReferenceRecord, decode_reference_many
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 
 PAGE: Final = 1000
 TRASH_REF_PREFIX: Final = "trash of "
@@ -30,7 +30,7 @@ class ReferencedEntry(NamedTuple):
     ref: str
     """The branch that it is staged on, or `TRASH_REF_PREFIX` the branch that it was staged on."""
     path: str
-    entry: Entry
+    entry: StoredEntry
     is_described: bool
     """Whether the entry is the one that named the object. Else nothing is known but what the object store says: an
     upload or a restore has not come to its entry, or died before.
@@ -40,7 +40,7 @@ class ReferencedEntry(NamedTuple):
 class _ReferencedAddress(NamedTuple):
     address: Address
     names: list[Reference]
-    entry: Entry | None
+    entry: StoredEntry | None
 
 
 def referenced_entries(ctx: Context, prefixes: Sequence[str]) -> Iterator[ReferencedEntry]:
@@ -65,7 +65,7 @@ def referenced_names(ctx: Context, addresses: Sequence[Address]) -> Iterator[tup
                 yield address, _ref_of(name, live), name.path
 
 
-def read_new_entries(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry]:
+def read_new_entries(ctx: Context, addresses: Sequence[Address]) -> dict[Address, StoredEntry]:
     """Return the entries of those whose upload or restore has come to its entry meanwhile."""
     return {
         address: next(iter(lookup.entries.values()))
@@ -115,7 +115,12 @@ def _entries(ctx: Context, page: Sequence[_ReferencedAddress], live: set[Token])
 
 
 def _live_tokens(ctx: Context) -> set[Token]:
-    return {token for _, _, record in ctx.branches.scan() if isinstance(record, Branch) for token in record.live_tokens}
+    return {
+        token
+        for _, _, record in ctx.branches.scan()
+        if isinstance(record, StoredBranch)
+        for token in record.live_tokens
+    }
 
 
 def _ref_of(name: Reference, live: set[Token]) -> str:

@@ -32,8 +32,8 @@ from refstore.errors import (
 )
 from refstore.kv.base import ABSENT
 from refstore.records import keys
-from refstore.records.branch_records import Tag
-from refstore.records.commit_records import Commit
+from refstore.records.branch_records import StoredTag
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional
 from refstore.records.mark_records import GcFlag, Mark
 
@@ -95,15 +95,15 @@ def resolve(ctx: Context, text: str) -> ResolvedRef:
     return ResolvedRef(text, staged, commit, is_pinned_to_commit=branch is None or commit != base_commit)
 
 
-def get_commit(ctx: Context, commit: CommitId) -> Commit:
+def get_commit(ctx: Context, commit: CommitId) -> StoredCommit:
     """Return a commit's record. Raises CommitNotFound."""
-    record = decode_optional(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
+    record = decode_optional(ctx.kv.get(keys.commit(ctx.repo, commit)), StoredCommit)
     if record is None:
         raise CommitNotFound(f"commit {commit} does not exist")
     return record
 
 
-def head_commit(ctx: Context, commit: CommitId) -> Commit:
+def head_commit(ctx: Context, commit: CommitId) -> StoredCommit:
     """Return the record of a branch's head, which must exist. Raises Corrupt."""
     try:
         return get_commit(ctx, commit)
@@ -168,7 +168,7 @@ def _resolve_base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]
     try:
         value = ctx.kv.get(keys.tag(ctx.repo, tag_name(base)))
         if value is not ABSENT:
-            return None, decode(value, Tag).commit
+            return None, decode(value, StoredTag).commit
     except InvalidName:
         pass
     if _HEX.fullmatch(base):

@@ -31,7 +31,7 @@ from refstore.operations.stage_entries import (
 )
 from refstore.operations.trash import TrashItem
 from refstore.records.reference_records import Reference
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.address_state import AddOutcome
 from refstore.versioning.markers import BRANCH_DELETED_CAUSE, RESET_CAUSE
 
@@ -69,7 +69,7 @@ class RestoreResult(NamedTuple):
     address: Address
     path: Path
     """The path that it has, or was to have; '' where none is known. It may have other names on the branch."""
-    entry: Entry | None
+    entry: StoredEntry | None
     """The entry at the path now, if it was restored or is unchanged; else None. In a dry run, the entry to write."""
     outcome: RestoreOutcome
     error: RefstoreError | None = None
@@ -79,7 +79,7 @@ class RestoreResult(NamedTuple):
 class _PlannedRestore(NamedTuple):
     address: Address
     path: Path
-    entry: Entry
+    entry: StoredEntry
 
 
 def restore_many(
@@ -166,7 +166,7 @@ def _loss_order(item: TrashItem) -> tuple[str, int, str]:
     return item.token.rpartition(":")[2], item.since_ms, item.address
 
 
-def _choose_path(branch: BranchName, path: Path | None, lookup: ReferenceLookup) -> tuple[Path, Entry | None]:
+def _choose_path(branch: BranchName, path: Path | None, lookup: ReferenceLookup) -> tuple[Path, StoredEntry | None]:
     """Return the path to restore to, and the entry: of a name on this branch first, then of one with an entry."""
     best = max(
         lookup.names, key=lambda name: (branch_of(name.token) == branch, name.path == path, name in lookup.entries)

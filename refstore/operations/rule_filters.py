@@ -17,7 +17,7 @@ from refstore.errors import BranchNotFound, Contention, InvalidRules
 from refstore.operations import read
 from refstore.operations.refs import ResolvedRef
 from refstore.operations.rules_in_force import bind_filters
-from refstore.records.branch_records import Branch
+from refstore.records.branch_records import StoredBranch
 from refstore.retention.rules import ParsedRules, check_own_filters
 
 BRANCHES_MAX: Final = 1000
@@ -77,7 +77,7 @@ def _has_path(ctx: Context, ref: ResolvedRef, prefix: str) -> bool:
         after = page.next_after
 
 
-def _is_same_filter(ctx: Context, record: Branch, prefix: str, heads: set[CommitId]) -> bool:
+def _is_same_filter(ctx: Context, record: StoredBranch, prefix: str, heads: set[CommitId]) -> bool:
     staging = ctx.staging
     if any(next(staging.scan(token, prefix=prefix, page=1), None) is not None for token in record.live_tokens):
         return False

@@ -24,7 +24,7 @@ from refstore.operations import tag as tag_operation
 from refstore.operations.rule_filters import read_filters
 from refstore.operations.rules_in_force import RetentionRules, decode_rules, get_rules, read_record
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional, encode
 from refstore.records.repository_records import RetentionRecord
 from refstore.retention.active_commits import Refs
@@ -269,7 +269,7 @@ def _scan_commits(ctx: Context) -> Iterator[CommitRow]:
     for name, value in ctx.kv.scan_all(keys.commits(ctx.repo)):
         while mark is not None and mark < name:
             mark = next(landed, None)
-        commit = decode(value, Commit)
+        commit = decode(value, StoredCommit)
         yield _commit_row(ids.commit_id(name), commit, landed=mark == name)
 
 
@@ -282,13 +282,13 @@ def _read_rows(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
         records = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit in page])
         landed = ctx.kv.get_many([keys.landed_mark(ctx.repo, commit) for commit in page])
         for commit, value, mark in zip(page, records, landed, strict=True):
-            record = decode_optional(value, Commit)
+            record = decode_optional(value, StoredCommit)
             if record is not None:
                 rows.append(_commit_row(commit, record, landed=mark is not ABSENT))
     return rows
 
 
-def _commit_row(name: CommitId, commit: Commit, *, landed: bool) -> CommitRow:
+def _commit_row(name: CommitId, commit: StoredCommit, *, landed: bool) -> CommitRow:
     return CommitRow(
         name, commit.parents, commit.retention_date_ms, landed, TransactionType.from_metadata(commit.metadata)
     )

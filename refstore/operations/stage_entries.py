@@ -25,11 +25,11 @@ from refstore.operations.read import ResolvedEntry, is_unchanged, resolve_beneat
 from refstore.operations.reference_lookup import have_content
 from refstore.operations.refs import ResolvedRef, marked_error
 from refstore.records import keys
-from refstore.records.branch_records import Branch
+from refstore.records.branch_records import StoredBranch
 from refstore.records.encoding import decode, encode
 from refstore.records.mark_records import Mark
 from refstore.records.reference_records import Listed, Reference
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.address_state import AddOutcome
 from refstore.versioning.manifest import EntriesPlaced, PlacedEntry
 from refstore.versioning.references import Release
@@ -50,7 +50,7 @@ class PlannedPlacement(msgspec.Struct, frozen=True, gc=False):
     path: Path
     if_absent: bool = False
     """Whether to refuse the entry where the path has one."""
-    if_entry: Entry | None = None
+    if_entry: StoredEntry | None = None
     """The entry whose place it may take, as the caller read it; otherwise as with `if_absent`."""
 
     @property
@@ -58,7 +58,7 @@ class PlannedPlacement(msgspec.Struct, frozen=True, gc=False):
         """Whether the entry depends on what is at the path (rule 20)."""
         return self.if_absent or self.if_entry is not None
 
-    def with_entry(self, entry: Entry, *, issued_address: Address | None = None) -> Placement:
+    def with_entry(self, entry: StoredEntry, *, issued_address: Address | None = None) -> Placement:
         """Return the placement of the entry, whose reference is listed."""
         return Placement(
             self.path,
@@ -73,7 +73,7 @@ class PlannedPlacement(msgspec.Struct, frozen=True, gc=False):
 class Placement(PlannedPlacement, frozen=True, gc=False, kw_only=True):
     """An entry to be placed. A conditional placement has an entry, and a reference."""
 
-    entry: Entry | None
+    entry: StoredEntry | None
     """None: a tombstone."""
     is_referenced: bool
     """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
@@ -298,10 +298,12 @@ def _place_one(ctx: Context, branch: BranchName, token: Token, item: Placement) 
     references = ctx.references
     was_visible = False
     replaced: bytes | Absent = ABSENT
-    over_nothing: Branch | None = None  # the branch as it was then, if the entry lies over nothing under its token
+    over_nothing: StoredBranch | None = (
+        None  # the branch as it was then, if the entry lies over nothing under its token
+    )
     unknown = UnknownOutcomes(ctx.clock)
     for _ in range(ATTEMPTS):
-        entry = cast("Entry", item.entry)
+        entry = cast("StoredEntry", item.entry)
         key = keys.entry(ctx.repo, token, item.path)
         raw, raw_branch = ctx.kv.execute([Get(key), branches.get_operation(branch)])  # in any order, before the look
         before = branches.parse_open(branch, raw_branch).record
@@ -315,8 +317,8 @@ def _place_one(ctx: Context, branch: BranchName, token: Token, item: Placement) 
             # others may have read it, or a commit taken it, so nobody can tell which entry was first
             raise _uncertain(branch, item.path) if was_visible else _refusal(branch, item)
         record = None if raw is ABSENT else decode_staged(raw)
-        is_placed = isinstance(record, Entry) and record.address == entry.address
-        stored = record if is_placed and isinstance(record, Entry) else entry
+        is_placed = isinstance(record, StoredEntry) and record.address == entry.address
+        stored = record if is_placed and isinstance(record, StoredEntry) else entry
         is_there = current is not None and is_own and current.token == token
         try:
             if not is_placed and not is_there and is_what_was_found(raw, current, token):
@@ -351,7 +353,7 @@ def _place_one(ctx: Context, branch: BranchName, token: Token, item: Placement) 
                 raise _uncertain(branch, item.path)  # a commit may have taken it, over what nobody has looked at
             replaced, over_nothing = ABSENT, None
         token = now.token
-        reference = Reference(token, item.path, cast("Entry", item.entry).reference_id)
+        reference = Reference(token, item.path, cast("StoredEntry", item.entry).reference_id)
         if references.add([(entry.address, reference)], on_empty=True)[0] is not AddOutcome.LISTED:
             raise TokenMoved([item])
     raise branches.contention(branch)
@@ -367,11 +369,11 @@ def _fits(ctx: Context, item: PlannedPlacement, current: ResolvedEntry | None) -
 def is_what_was_found(raw: bytes | Absent, current: ResolvedEntry | None, token: Token) -> bool:
     """Return whether what lies under the token is what was found at the path, and not what came since."""
     if current is None:
-        return raw is ABSENT or not isinstance(decode_staged(raw), Entry)
+        return raw is ABSENT or not isinstance(decode_staged(raw), StoredEntry)
     return raw == encode(current.entry) if current.token == token else raw is ABSENT
 
 
-def _is_still_beneath(ctx: Context, item: Placement, before: Branch | None, now: Branch) -> bool:
+def _is_still_beneath(ctx: Context, item: Placement, before: StoredBranch | None, now: StoredBranch) -> bool:
     """Return whether nothing came under the entry that it must not lie over. `before`: the branch when the path was
     looked at, if the entry lies over nothing under its token.
 
@@ -384,11 +386,13 @@ def _is_still_beneath(ctx: Context, item: Placement, before: Branch | None, now:
     if (before.head, before.sealed_tokens) == (now.head, now.sealed_tokens):
         return True
     beneath = resolve_beneath(ctx, now, item.path)
-    is_own = beneath is not None and beneath.entry.address == cast("Entry", item.entry).address
+    is_own = beneath is not None and beneath.entry.address == cast("StoredEntry", item.entry).address
     return is_own or _fits(ctx, item, beneath)
 
 
-def _withdraw_entries(ctx: Context, branch: BranchName, token: Token, path: Path, entries: tuple[Entry, Entry]) -> None:
+def _withdraw_entries(
+    ctx: Context, branch: BranchName, token: Token, path: Path, entries: tuple[StoredEntry, StoredEntry]
+) -> None:
     """Take the entry away again, and its references if no commit can have seen it: it was written under the first one
     of its entries, and has the reference of the second one as well if a reply was lost.
     """
@@ -425,7 +429,7 @@ def releases_of_replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]
     releases: list[Release] = []
     for path, value in old:
         record = None if value is ABSENT else decode_staged(value)
-        if isinstance(record, Entry) and is_own(record.address):
+        if isinstance(record, StoredEntry) and is_own(record.address):
             releases.append(Release(record.address, Reference(token, path, record.reference_id), cause, record))
     return releases
 
@@ -496,10 +500,10 @@ def _put_back(
     """
     now = ctx.clock.now_ms()
     values = [ABSENT if old == item.encoded_entry else old for item, old in zip(placements, replaced, strict=True)]
-    entries: dict[int, Entry] = {}
+    entries: dict[int, StoredEntry] = {}
     for index, value in enumerate(values):
         record = None if value is ABSENT else decode_staged(value)
-        if isinstance(record, Entry) and is_own(record.address):
+        if isinstance(record, StoredEntry) and is_own(record.address):
             entries[index] = msgspec.structs.replace(record, reference_id=ctx.ids.new_id(now))
     references = [
         (entry.address, Reference(token, placements[index].path, entry.reference_id))

@@ -18,7 +18,7 @@ from refstore.gc_marks.sweep_records import RunFilesMissing, read_outcomes
 from refstore.operations.reference_lookup import have_content
 from refstore.operations.rules_in_force import get_rules
 from refstore.records.mark_records import Mark
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 
 FIRST_PAGE: Final = 16
 PAGE: Final = 1000
@@ -27,7 +27,9 @@ EXCLUDED_OUTCOME: Final = "excluded"
 """The outcome of what a sweep left."""
 
 
-def find_sweeping_marks(ctx: Context, marks: Sequence[Mark], entries: Sequence[tuple[str, Entry]]) -> list[Mark | None]:
+def find_sweeping_marks(
+    ctx: Context, marks: Sequence[Mark], entries: Sequence[tuple[str, StoredEntry]]
+) -> list[Mark | None]:
     """Return for each entry the mark whose sweep took its object; None: it can be read.
 
     `marks`: those of the commit, the newest first.
@@ -49,8 +51,8 @@ def find_sweeping_marks(ctx: Context, marks: Sequence[Mark], entries: Sequence[t
 
 
 def hide_swept(
-    ctx: Context, marks: Sequence[Mark], entries: Iterable[tuple[str, Entry]]
-) -> Iterator[tuple[str, Entry | None]]:
+    ctx: Context, marks: Sequence[Mark], entries: Iterable[tuple[str, StoredEntry]]
+) -> Iterator[tuple[str, StoredEntry | None]]:
     """Yield the entries in their order; None for each that cannot be read."""
     waiting, amount = iter(entries), FIRST_PAGE
     while page := list(islice(waiting, amount)):
@@ -64,7 +66,7 @@ def _find_sweeping_mark(marks: Sequence[Mark], path: str) -> Mark | None:
     return next((mark for mark in marks if mark.sweeping_ms and mark.covers((path,))), None)
 
 
-def _find_tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> set[Address]:
+def _find_tagged(ctx: Context, entries: Iterable[tuple[str, StoredEntry, Mark]]) -> set[Address]:
     """Return the addresses that wait for the bucket, by the outcomes of their sweeps. Not what a legal hold covers by
     now: that is read for as long as the bucket leaves it.
     """

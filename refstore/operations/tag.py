@@ -12,7 +12,7 @@ from refstore.errors import AlreadyExists, Conflict, Gone, TagNotFound
 from refstore.kv.base import ABSENT, SCAN_LIMIT
 from refstore.operations import refs
 from refstore.records import keys
-from refstore.records.branch_records import Branch, Tag
+from refstore.records.branch_records import StoredBranch, StoredTag
 from refstore.records.encoding import decode, decode_optional, encode
 
 
@@ -28,7 +28,7 @@ def create_tag(ctx: Context, name: TagName, source: str) -> CommitId:
     _check_no_branch(ctx, name)
     key = keys.tag(ctx.repo, name)
     now = ctx.clock.now_ms()
-    ours = encode(Tag(commit, now, ctx.ids.new_id(now)))
+    ours = encode(StoredTag(commit, now, ctx.ids.new_id(now)))
     if not ctx.kv.set_if(key, ABSENT, ours):
         raise AlreadyExists(f"tag already exists: {name!r}; a tag does not move, delete it first")
     try:
@@ -57,13 +57,13 @@ def tags_hidden_by_branches(ctx: Context) -> Iterator[TagName]:
     for page in split_batches((name for name, _ in scan_tags(ctx, prefix="", after="")), SCAN_LIMIT):
         values = ctx.kv.get_many([ctx.branches.key(BranchName(name)) for name in page])
         for name, value in zip(page, values, strict=True):
-            if isinstance(ctx.branches.decode(value), Branch):
+            if isinstance(ctx.branches.decode(value), StoredBranch):
                 yield name
 
 
-def get_tag(ctx: Context, name: TagName) -> Tag:
+def get_tag(ctx: Context, name: TagName) -> StoredTag:
     """Raises TagNotFound."""
-    tag = decode_optional(ctx.kv.get(keys.tag(ctx.repo, name)), Tag)
+    tag = decode_optional(ctx.kv.get(keys.tag(ctx.repo, name)), StoredTag)
     if tag is None:
         raise _tag_not_found(name)
     return tag
@@ -77,7 +77,7 @@ def delete_tag(ctx: Context, name: TagName) -> None:
     raw = ctx.kv.get(key)
     if raw is ABSENT:
         raise _tag_not_found(name)
-    tag = decode(raw, Tag)
+    tag = decode(raw, StoredTag)
     before = {"commit": tag.commit, "created_ms": tag.created_ms}
     with ctx.audit.act("tag.delete", repository=ctx.name, target=name, before=before) as draft:
         ctx.manifest.add_record_removal(key, raw)
@@ -89,9 +89,9 @@ def delete_tag(ctx: Context, name: TagName) -> None:
             draft.happened = False
 
 
-def scan_tags(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[TagName, Tag]]:
+def scan_tags(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[TagName, StoredTag]]:
     for name, value in ctx.kv.scan_all(keys.tags(ctx.repo), prefix=prefix, after=after):
-        yield ids.tag_name(name), decode(value, Tag)
+        yield ids.tag_name(name), decode(value, StoredTag)
 
 
 def _tag_not_found(name: TagName) -> TagNotFound:

@@ -23,7 +23,7 @@ from refstore.kv.base import ABSENT, Key
 from refstore.records import keys
 from refstore.records.branch_records import DeletedToken
 from refstore.records.reference_records import Emptied, Listed, Reference
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 from refstore.versioning import due_hints
 from refstore.versioning.address_state import may_delete_at_ms
 from refstore.versioning.due_hints import DueHint
@@ -47,7 +47,7 @@ class TrashItem(NamedTuple):
     since_ms: int
     deletes_at_ms: int | None
     """None: the grace window begins when the reaper processes the token."""
-    entry: Entry | None
+    entry: StoredEntry | None
     cursor: str
     """Give this as `after` to continue the listing."""
 
@@ -120,7 +120,7 @@ def _last_names_of(
     entries = [
         (Path(path), record)
         for (path, _), record in zip(page, records, strict=True)
-        if isinstance(record, Entry) and ids.is_own(record.address)
+        if isinstance(record, StoredEntry) and ids.is_own(record.address)
     ]
     lists = ctx.references.get_many([entry.address for _, entry in entries])
     for (path, entry), names in zip(entries, lists, strict=True):

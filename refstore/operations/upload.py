@@ -44,7 +44,7 @@ from refstore.operations.stage_entries import (
 from refstore.operations.upload_bodies import copy_all, put_all
 from refstore.records.reference_records import Deleting, Issued, Reference
 from refstore.records.s3_attributes import S3Attributes, add_sources
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.issuance import IssuedAddressClaims
 from refstore.versioning.references import Release
 
@@ -71,7 +71,7 @@ class Upload(msgspec.Struct, frozen=True):
     """When the content was last changed; None: now."""
     if_absent: bool = False
     """Whether it is refused where something is at the path already (AlreadyExists)."""
-    if_entry: Entry | None = None
+    if_entry: StoredEntry | None = None
     """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
     s3: Callable[[], S3Attributes | None] = _no_attributes
     """Of the S3 gateway: asked for when the body was read."""
@@ -115,17 +115,17 @@ class Link(msgspec.Struct, frozen=True):
     content_type: str = ""
     if_absent: bool = False
     """Whether it is refused where something is at the path already (AlreadyExists)."""
-    if_entry: Entry | None = None
+    if_entry: StoredEntry | None = None
     """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
     s3: S3Attributes | None = None
     """Given only by who puts other content in the place of an object."""
 
 
 UploadItem = TypeVar("UploadItem", Upload, Link)
-UploadOutcome = TypeVar("UploadOutcome", bound=Entry | RefstoreError)
+UploadOutcome = TypeVar("UploadOutcome", bound=StoredEntry | RefstoreError)
 
 
-def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
+def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[StoredEntry]:
     """Upload up to BATCH objects; if one is refused, raise its error after the others were uploaded.
 
     Raises AlreadyExists and PathChanged before anything is written where that is known by then.
@@ -136,7 +136,7 @@ def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> 
 
 def upload_each(
     ctx: Context, branch: BranchName, uploads: Sequence[Upload]
-) -> list[Entry | AlreadyExists | PathChanged | Contention]:
+) -> list[StoredEntry | AlreadyExists | PathChanged | Contention]:
     """Upload up to BATCH objects with shared round trips, and return the entry or the refusal of each.
 
     The body of an upload that is refused at once is not read.
@@ -150,14 +150,14 @@ def _write_all(
     branch: BranchName,
     items: Sequence[UploadItem],
     write: Callable[
-        [Context, BranchName, Sequence[UploadItem], Sequence[PlannedPlacement]], Sequence[Entry | RefstoreError]
+        [Context, BranchName, Sequence[UploadItem], Sequence[PlannedPlacement]], Sequence[StoredEntry | RefstoreError]
     ],
-) -> list[Entry]:
+) -> list[StoredEntry]:
     """Write all items, then raise the first refusal. Entries after the refused one stay on the branch."""
     planned = _plan_placements(items)
     for error in find_refused(ctx, branch, planned).values():
         raise error
-    entries: list[Entry] = []
+    entries: list[StoredEntry] = []
     for outcome in write(ctx, branch, items, planned):
         if isinstance(outcome, RefstoreError):
             raise outcome
@@ -202,7 +202,7 @@ def _plan_placements(items: Sequence[Upload | Link]) -> list[PlannedPlacement]:
 
 def _upload(
     ctx: Context, branch: BranchName, uploads: Sequence[Upload], planned: Sequence[PlannedPlacement]
-) -> list[Entry | AlreadyExists | PathChanged | Contention]:
+) -> list[StoredEntry | AlreadyExists | PathChanged | Contention]:
     """Upload to free paths. Raises what `place` does, and what the stores do."""
     token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
@@ -255,7 +255,7 @@ def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> No
         ctx.objects.delete_many(leaving)
 
 
-def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
+def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[StoredEntry]:
     """Name objects outside of this lake. They have no reference, and are never deleted.
 
     Raises InvalidName for objects inside the lake and for an address that cannot be parsed; Invalid for a size that no
@@ -272,7 +272,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
         namespaces.check_object(item.url)
         check_address(item.url)
         mtime = now if item.mtime_ms is None else item.mtime_ms
-        entry = Entry(Address(item.url), item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
+        entry = StoredEntry(Address(item.url), item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
         placements.append(Placement(ids.object_path(item.path), entry=entry, is_referenced=False))
     token = ctx.branches.read_open(branch).record.token
     place(ctx, branch, token, placements, on_empty=False)
@@ -304,7 +304,7 @@ def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[Is
     return issued
 
 
-def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry]:
+def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[StoredEntry]:
     """Link issued addresses; if one is refused, raise its error after the others were linked.
 
     Raises AlreadyLinked; and AlreadyExists and PathChanged before anything is linked where that is known by then.
@@ -315,7 +315,7 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
 
 def link_each(
     ctx: Context, branch: BranchName, items: Sequence[Link]
-) -> list[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
+) -> list[StoredEntry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
     """Put issued addresses that were written to on the branch, and return the entry or the refusal of each.
 
     Everything is checked before anything is linked. A refused token leaves its address to expire. Raises InvalidToken,
@@ -327,7 +327,7 @@ def link_each(
 
 def _link(
     ctx: Context, branch: BranchName, items: Sequence[Link], planned: Sequence[PlannedPlacement]
-) -> list[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
+) -> list[StoredEntry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
     branches = ctx.branches
     references = ctx.references
     paths = [item.path for item in planned]
@@ -435,8 +435,8 @@ def _stat_written(item: Link, claim: IssuedAddressClaims, info: ObjectInfo | Non
 
 def _make_linked_entry(
     item: Link, address: Address, info: ObjectInfo, reference_id: str, *, sources: Sequence[Address] = ()
-) -> Entry:
-    return Entry(
+) -> StoredEntry:
+    return StoredEntry(
         address,
         info.size_bytes,
         item.checksum,
@@ -461,9 +461,9 @@ def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Ad
         deadline.check()
 
 
-def _make_entry(address: Address, stored: StoredObject, item: Upload, now_ms: int) -> Entry:
+def _make_entry(address: Address, stored: StoredObject, item: Upload, now_ms: int) -> StoredEntry:
     mtime = now_ms if item.mtime_ms is None else item.mtime_ms
-    return Entry(
+    return StoredEntry(
         address,
         stored.size_bytes,
         stored.checksum,

@@ -18,7 +18,7 @@ class RetiredToken(NamedTuple):
     """The id of the commit that took it, or why it was discarded (`refstore.versioning.markers`)."""
 
 
-class Branch(Record, frozen=True, tag=20):
+class StoredBranch(Record, frozen=True, tag=20):
     """An open branch: its head commit, and the tokens that its uncommitted changes are staged under."""
 
     head: CommitId
@@ -72,7 +72,7 @@ class TokenRecord(Record, frozen=True, tag=24):
     """When its entries were processed; late writes into it are scrubbed after that. 0: not yet."""
 
 
-class Tag(Record, frozen=True, tag=32):
+class StoredTag(Record, frozen=True, tag=32):
     """A fixed name of a commit."""
 
     commit: CommitId
@@ -81,7 +81,7 @@ class Tag(Record, frozen=True, tag=32):
     """New for every tag: the entry that one was removed explains nothing of another one."""
 
 
-BranchRecord = Branch | ClosedBranch
+BranchRecord = StoredBranch | ClosedBranch
 
 _branch: Final = msgspec.msgpack.Decoder(BranchRecord)
 

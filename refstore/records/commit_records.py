@@ -6,7 +6,7 @@ from refstore.core.ids import CommitId, Token
 from refstore.records.encoding import Record
 
 
-class Commit(Record, frozen=True, tag=30):
+class StoredCommit(Record, frozen=True, tag=30):
     """`<repo>/commits/<commit_id>`: immutable but for its mark, which stands in a record of its own."""
 
     parents: tuple[CommitId, ...]

@@ -8,7 +8,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/branches                   <branch>                Branch | ClosedBranch
     <repo>/tags                       <tag>                   Tag
     <repo>/tokens                     <token>                 TokenRecord        (which staging partitions there may be)
-    <repo>/staging/<token>            <path>                  Entry | Tombstone
+    <repo>/staging/<token>            <path>                  StoredEntry | Tombstone
     <repo>/references/<shard>         <physical address>      Listed | Emptied | Issued | Deleting
     <repo>/due/<shard>                <time>/<address>        DueHintRecord      (hints; the reference key decides)
                                       <time>/many/<digest>    SharedDueHintRecord (a hint for several addresses)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from refstore.records.encoding import Record
 from refstore.records.s3_attributes import S3Attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 
 
 class MultipartUpload(Record, frozen=True, tag=100):
@@ -23,7 +23,7 @@ class MultipartUpload(Record, frozen=True, tag=100):
     """Of the parts that are joined, since a completion fixed them."""
     closed_ms: int = 0
     """When it was completed or aborted, or found to be over; 0: it was not."""
-    entry: Entry | None = None
+    entry: StoredEntry | None = None
     """What a completion staged: a repeated one answers it again."""
     s3: S3Attributes | None = None
     """Given when it was begun, for the object. Its content has no more than the algorithm and kind of the checksum."""

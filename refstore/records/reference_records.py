@@ -10,7 +10,7 @@ import msgspec
 from refstore.core.ids import BranchName, Path, Token
 from refstore.kv.base import ABSENT, Absent
 from refstore.records.encoding import UNREADABLE, Record, corrupt_record, decode_with
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 
 
 class Reference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -41,7 +41,7 @@ class Emptied(Record, frozen=True, tag=11):
     """The reference whose removal emptied the list."""
     cause: str
     """Why it was removed: overwritten, deleted, reset, branch-deleted, committed-over, scrubbed, …"""
-    entry: Entry | None = None
+    entry: StoredEntry | None = None
     """The entry that named the address, where one was known; `restore` writes it again."""
 
 

@@ -12,7 +12,7 @@ from refstore.records.encoding import UNREADABLE, Record, corrupt_record, decode
 from refstore.records.s3_attributes import S3Attributes, content_of
 
 
-class Entry(Record, frozen=True, tag=1):
+class StoredEntry(Record, frozen=True, tag=1):
     """What a path names: a physical address, and what is known of its object. Sizes are bytes, times milliseconds."""
 
     address: Address
@@ -37,18 +37,18 @@ class Tombstone(Record, frozen=True, tag=2):
     """Of a move's tombstone: by it the move knows its own from another's, although a reply was lost (rule 6)."""
 
 
-def without_reference(entry: Entry) -> Entry:
+def without_reference(entry: StoredEntry) -> StoredEntry:
     """Return the entry as a commit holds it, without its reference id."""
     return entry if not entry.reference_id else msgspec.structs.replace(entry, reference_id="")
 
 
-def sources_of_copy(shown: Entry) -> tuple[str, ...]:
+def sources_of_copy(shown: StoredEntry) -> tuple[str, ...]:
     """Return the addresses whose bytes a copy of an object's bytes has. `shown`: with the address of its content."""
     content = content_of(shown.s3)
     return (shown.address, *(content.sources if content is not None else ())) if is_own(shown.address) else ()
 
 
-StagedRecord = Entry | Tombstone
+StagedRecord = StoredEntry | Tombstone
 
 _staged: Final = msgspec.msgpack.Decoder(StagedRecord)
 

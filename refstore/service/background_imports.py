@@ -26,7 +26,7 @@ from refstore.core.units import DAY_MS
 from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
 from refstore.kv.base import ABSENT
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, encode
 from refstore.records.repository_records import ImportRecord, ImportSource
 
@@ -316,7 +316,7 @@ def _touch_record(ctx: Context, record: ImportRecord, **changes: object) -> Impo
     return msgspec.structs.replace(record, **{"updated_ms": now, **changes}, write_id=ctx.ids.new_id(now))
 
 
-def find_landed_commit(ctx: Context, record: ImportRecord) -> tuple[CommitId, Commit] | None:
+def find_landed_commit(ctx: Context, record: ImportRecord) -> tuple[CommitId, StoredCommit] | None:
     """Return the commit that the import made; None if it made none, or the commit does not exist any more."""
     if record.state != COMPLETED or not record.commit:
         return None

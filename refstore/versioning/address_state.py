@@ -23,7 +23,7 @@ import msgspec
 from refstore.core import ids
 from refstore.core.ids import Address, Token
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference, ReferenceRecord
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 
 NOT_LINKED: Final = "issued and not linked"
 """Why an issued address is deleted whose time is over."""
@@ -144,7 +144,7 @@ def list_again(state: ReferenceRecord, reference: Reference, now_ms: int) -> Lis
 
 
 def after_release(
-    left: tuple[Reference, ...], last_reference: Reference, cause: str, entry: Entry | None, now_ms: int
+    left: tuple[Reference, ...], last_reference: Reference, cause: str, entry: StoredEntry | None, now_ms: int
 ) -> Listed | Emptied:
     """Return the state after references were removed from a list. `left`: the others. `last_reference`, `cause` and
     `entry`: what is recorded if there are none.

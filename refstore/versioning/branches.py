@@ -16,7 +16,7 @@ from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, TagName, 
 from refstore.errors import AlreadyExists, BranchNotFound, Contention
 from refstore.kv.base import ABSENT, KV, Absent, Get, Key, Result
 from refstore.records import keys
-from refstore.records.branch_records import Branch, BranchRecord, ClosedBranch, RetiredToken, decode_branch
+from refstore.records.branch_records import BranchRecord, ClosedBranch, RetiredToken, StoredBranch, decode_branch
 from refstore.records.encoding import encode
 
 ATTEMPTS: Final = 64
@@ -27,7 +27,7 @@ class OpenBranch(NamedTuple):
     """An open branch as it was read: the bytes to compare with, and the decoded record."""
 
     raw: bytes
-    record: Branch
+    record: StoredBranch
 
 
 class Branches:
@@ -51,7 +51,7 @@ class Branches:
     def parse_open(self, name: BranchName, value: Result) -> OpenBranch:
         """Decode the result of a `get_operation`. Raises BranchNotFound."""
         record = self.decode(value)
-        if not isinstance(value, bytes) or not isinstance(record, Branch):
+        if not isinstance(value, bytes) or not isinstance(record, StoredBranch):
             raise BranchNotFound(
                 f"branch {name!r} does not exist; list the branches to see which do",
                 unknown=name,
@@ -76,17 +76,17 @@ class Branches:
     def has_live(self, tokens: Collection[Token]) -> bool:
         """Return whether one of the tokens is live: a marker of it stands for a decision that the KV has lost (21)."""
         records = self.read_of(tokens)
-        return any(not set(tokens).isdisjoint(each.live_tokens) for each in records if isinstance(each, Branch))
+        return any(not set(tokens).isdisjoint(each.live_tokens) for each in records if isinstance(each, StoredBranch))
 
     def scan(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, bytes, BranchRecord]]:
         """Yield every branch record, the closed ones included, in order of name."""
         for name, raw in self._kv.scan_all(keys.branches(self._repo), prefix=prefix, after=after):
             yield BranchName(name), raw, decode_branch(raw)
 
-    def scan_open(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
+    def scan_open(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, StoredBranch]]:
         """Yield the open branches, in order of name."""
         for name, _, record in self.scan(prefix=prefix, after=after):
-            if isinstance(record, Branch):
+            if isinstance(record, StoredBranch):
                 yield name, record
 
     def create(
@@ -118,7 +118,9 @@ class Branches:
                 f"a tag is named {name!r}, and a ref could not tell them apart; choose another name for the branch, or"
                 " delete the tag first"
             )
-        record = Branch(head, token, (), (), self._ids.new_id(now), created_ms or now, hidden, id=branch_id or token)
+        record = StoredBranch(
+            head, token, (), (), self._ids.new_id(now), created_ms or now, hidden, id=branch_id or token
+        )
         raw = encode(record)
         return raw if self._kv.set_if(self.key(name), reserved, raw) else None
 
@@ -135,20 +137,20 @@ class Branches:
         for _ in range(ATTEMPTS):
             raw = self._kv.get(key)
             record = self.decode(raw)
-            if record is None or isinstance(record, Branch):
+            if record is None or isinstance(record, StoredBranch):
                 return record is not None
             if record.retired_tokens or self._kv.set_if(key, raw, ABSENT):
                 return False
         raise self.contention(BranchName(name))
 
-    def change(self, name: BranchName, open_branch: OpenBranch, **changes: object) -> Branch | None:
+    def change(self, name: BranchName, open_branch: OpenBranch, **changes: object) -> StoredBranch | None:
         """Write the record with `changes` (its fields) by one `set_if` over what was read, and return it; None: it has
         changed.
         """
         new = msgspec.structs.replace(open_branch.record, **changes, write_id=self._write_id())
         return new if self._kv.set_if(self.key(name), open_branch.raw, encode(new)) else None
 
-    def seal(self, name: BranchName, new_token: Callable[[], Token]) -> Branch:
+    def seal(self, name: BranchName, new_token: Callable[[], Token]) -> StoredBranch:
         """Make a new token current, seal the old one, and return the written record.
 
         Each round has a token of its own: a token that landed unnoticed, and was sealed by others, must not become

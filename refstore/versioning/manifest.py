@@ -130,7 +130,7 @@ class PlacedEntry(NamedTuple):
     token: Token
     path: Path
     record: bytes
-    """The `Entry`, as the KV has it."""
+    """The `StoredEntry`, as the KV has it."""
     issued_address: Address = Address("")
     """The issued address that was linked, where the entry names a copy."""
 

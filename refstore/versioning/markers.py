@@ -16,11 +16,11 @@ from refstore.errors import Corrupt, InvalidName
 from refstore.kv.base import ABSENT, KV
 from refstore.records import keys
 from refstore.records.branch_records import (
-    Branch,
     ClosedBranch,
     CommittedTokens,
     DeletedToken,
     RetiredToken,
+    StoredBranch,
     decode_branch,
 )
 from refstore.records.encoding import decode, encode
@@ -56,7 +56,7 @@ class Markers:
         for _ in range(_ATTEMPTS):
             raw = branches.read_raw(name)
             record = branches.decode(raw)
-            if record is None or (isinstance(record, Branch) and not record.retired_tokens):
+            if record is None or (isinstance(record, StoredBranch) and not record.retired_tokens):
                 return 0
             assert raw is not ABSENT  # noqa: S101  # a decoded record had bytes
             self._add_to_manifest({retired.fate for retired in record.retired_tokens} - {own}, name, record.id)
@@ -64,7 +64,7 @@ class Markers:
             if isinstance(record, ClosedBranch) and record.id:
                 self._manifest.add_deletion(BranchDeleted(name, record.id))
             match record:
-                case Branch():
+                case StoredBranch():
                     is_current = branches.change(name, OpenBranch(raw, record), retired_tokens=())
                 case ClosedBranch():
                     is_current = self._kv.set_if(branches.key(name), raw, ABSENT)

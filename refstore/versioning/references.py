@@ -31,7 +31,7 @@ from refstore.records.reference_records import (
     decode_reference,
     decode_reference_many,
 )
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning import address_state, due_hints
 from refstore.versioning.address_state import (
     ENDED_CAUSES,
@@ -52,7 +52,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     address: Address
     reference: Reference
     cause: str
-    entry: Entry | None
+    entry: StoredEntry | None
 
 
 class ReleaseResult(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from refstore.core.ids import Address
 from refstore.errors import AlreadyExists, Contention, Invalid, InvalidName, NotFound, PathChanged
 from refstore.operations import refs
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore_http.http_errors import PreconditionFailed
 from refstore_s3.object_attributes import etag_of, format_http_date
@@ -24,7 +24,7 @@ COPY_SOURCE: Final = "x-amz-copy-source-"
 """What the conditions on the source of a copy begin with."""
 
 
-def check_conditions(headers: Mapping[str, str], entry: Entry, *, prefix: str = "") -> None:
+def check_conditions(headers: Mapping[str, str], entry: StoredEntry, *, prefix: str = "") -> None:
     """Check the four conditions. Raises S3Error: `PreconditionFailed`, or `NotModified` (with no `prefix`)."""
     if_match = headers.get(f"{prefix}if-match")
     if_none_match = headers.get(f"{prefix}if-none-match")
@@ -41,14 +41,14 @@ def check_conditions(headers: Mapping[str, str], entry: Entry, *, prefix: str = 
         raise _make_not_modified(entry) if not prefix else make_refusal(f"{prefix}if-modified-since")
 
 
-def matches_etag(condition: str, entry: Entry) -> bool:
+def matches_etag(condition: str, entry: StoredEntry) -> bool:
     """Return whether a condition names the object's ETag, or any (`*`)."""
     own = etag_of(entry).strip('"')
     items = [item.strip() for item in condition.split(",")]
     return "*" in items or any(item.removeprefix("W/").strip('"') == own for item in items)
 
 
-def allows_range(headers: Mapping[str, str], entry: Entry) -> bool:
+def allows_range(headers: Mapping[str, str], entry: StoredEntry) -> bool:
     """Return whether `If-Range` allows a range."""
     condition = headers.get("if-range")
     return condition is None or condition.strip() in (etag_of(entry), format_http_date(entry.mtime_ms))
@@ -74,12 +74,12 @@ def make_refusal(condition: str) -> S3Error:
     )
 
 
-def _make_not_modified(entry: Entry) -> S3Error:
+def _make_not_modified(entry: StoredEntry) -> S3Error:
     headers = {"ETag": etag_of(entry), "Last-Modified": format_http_date(entry.mtime_ms)}
     return S3Error("NotModified", "the object has not changed", headers=headers)
 
 
-NEVER_THERE: Final = Entry(Address(""), -1, "", 0)
+NEVER_THERE: Final = StoredEntry(Address(""), -1, "", 0)
 """An entry that no path has."""
 
 
@@ -87,7 +87,7 @@ class WriteCondition(NamedTuple):
     """What must be at the key when the write lands."""
 
     if_absent: bool = False
-    if_entry: Entry | None = None
+    if_entry: StoredEntry | None = None
     refusal: S3Error | None = None
     """The error of a write that what is there now refuses; then `if_entry` is there at no time."""
 
@@ -113,7 +113,7 @@ async def read_write_condition(request: S3Request, target: Target) -> WriteCondi
     return WriteCondition(if_absent=entry is None, if_entry=entry)
 
 
-def find_entry(repo: Repository, target: Target) -> Entry | None:
+def find_entry(repo: Repository, target: Target) -> StoredEntry | None:
     """Return what is at a key that can be written. Raises S3Error."""
     check_writable(repo, target)
     return repo.stat_many(target.ref, [target.path]).get(target.path)

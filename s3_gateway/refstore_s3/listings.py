@@ -22,7 +22,7 @@ from starlette.responses import Response
 from refstore.core.clock import format_utc
 from refstore.errors import InvalidName, InvalidPath, NotFound, RepositoryNotFound
 from refstore.records.keys import LAST_CODE_POINT
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_s3.object_attributes import etag_of
@@ -239,7 +239,7 @@ class KeyRow(NamedTuple):
     """An object, or a common prefix (then `entry` is None)."""
 
     key: str
-    entry: Entry | None
+    entry: StoredEntry | None
 
 
 class KeyPage(NamedTuple):

@@ -31,7 +31,7 @@ from refstore.operations.copy import ATTEMPTS
 from refstore.operations.multipart import PARTS_MAX
 from refstore.records.multipart_records import MultipartUpload
 from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of, join_attributes
-from refstore.records.staging_records import Entry, sources_of_copy
+from refstore.records.staging_records import StoredEntry, sources_of_copy
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName, WrittenPart
@@ -255,7 +255,7 @@ async def complete_multipart_upload(request: S3Request) -> Response:
         expected.check(content_of(attributes), parts)
         return attributes
 
-    def complete(repo: Repository) -> Entry:
+    def complete(repo: Repository) -> StoredEntry:
         try:
             with explain_refusals(is_conditional=condition.if_entry is not None):
                 return complete_upload.complete(
@@ -279,7 +279,7 @@ async def complete_multipart_upload(request: S3Request) -> Response:
     return StreamingResponse(_wait(request, target, task), media_type=XML)
 
 
-async def _wait(request: S3Request, target: Target, task: asyncio.Future[Entry]) -> AsyncIterator[bytes]:
+async def _wait(request: S3Request, target: Target, task: asyncio.Future[StoredEntry]) -> AsyncIterator[bytes]:
     """Yield white space until the object is there, then the document: of the object, or of an error."""
     yield PROLOG
     while True:
@@ -293,7 +293,7 @@ async def _wait(request: S3Request, target: Target, task: asyncio.Future[Entry])
         yield make_error_body(explain_failure(error), request.resource, "").removeprefix(PROLOG)
 
 
-def _make_answer(request: S3Request, target: Target, entry: Entry) -> bytes:
+def _make_answer(request: S3Request, target: Target, entry: StoredEntry) -> bytes:
     host = request.headers.get("host", "")
     content = [
         ("Location", f"{request.scope.get('scheme', 'http')}://{host}{request.resource}"),

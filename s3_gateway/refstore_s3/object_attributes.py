@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from refstore.core.user_metadata import OBJECT_METADATA_BYTES_MAX, check_object_metadata, metadata_bytes
 from refstore.records.s3_attributes import S3Attributes, attributes_bytes, content_of
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_http import headers as api_headers
 from refstore_s3.checksums import HEADER_PREFIX
 from refstore_s3.s3_errors import S3Error
@@ -42,7 +42,7 @@ class GivenAttributes(NamedTuple):
     tags: dict[str, str]
 
     @classmethod
-    def of_entry(cls, entry: Entry) -> GivenAttributes:
+    def of_entry(cls, entry: StoredEntry) -> GivenAttributes:
         given = entry.s3 or S3Attributes()
         return cls(entry.metadata, given.headers, given.tags)
 
@@ -76,17 +76,17 @@ def read_attributes(headers: Mapping[str, str]) -> GivenAttributes:
     return given
 
 
-def etag_of(entry: Entry) -> str:
+def etag_of(entry: StoredEntry) -> str:
     """Return the ETag, with its quotes."""
     content = content_of(entry.s3)
     return f'"{content.etag}"' if content is not None and content.etag else api_headers.etag_of(entry)
 
 
-def content_type_of(entry: Entry) -> str:
+def content_type_of(entry: StoredEntry) -> str:
     return api_headers.content_type_of(entry) if entry.content_type else DEFAULT_TYPE
 
 
-def checksum_headers(entry: Entry) -> dict[str, str]:
+def checksum_headers(entry: StoredEntry) -> dict[str, str]:
     """Return the headers of the checksums that are known."""
     content = content_of(entry.s3)
     if content is None or not content.checksum:
@@ -95,11 +95,11 @@ def checksum_headers(entry: Entry) -> dict[str, str]:
     return {HEADER_PREFIX + content.algorithm: content.checksum, HEADER_PREFIX + "type": kind}
 
 
-def has_checksum(entry: Entry, algorithm: str) -> bool:
+def has_checksum(entry: StoredEntry, algorithm: str) -> bool:
     return HEADER_PREFIX + algorithm in checksum_headers(entry)
 
 
-def checksum_content(entry: Entry) -> list[tuple[str, str]]:
+def checksum_content(entry: StoredEntry) -> list[tuple[str, str]]:
     """Return the elements of the checksums that are known."""
     return [
         ("ChecksumType" if name == f"{HEADER_PREFIX}type" else f"Checksum{name[len(HEADER_PREFIX) :].upper()}", text)
@@ -107,7 +107,7 @@ def checksum_content(entry: Entry) -> list[tuple[str, str]]:
     ]
 
 
-def object_headers(entry: Entry) -> dict[str, str]:
+def object_headers(entry: StoredEntry) -> dict[str, str]:
     """Return the headers of every answer with an object's bytes, or about them."""
     headers = {
         "ETag": etag_of(entry),

@@ -20,7 +20,7 @@ from refstore.errors import Contention
 from refstore.operations.copy import ATTEMPTS, Copy
 from refstore.operations.upload import Upload
 from refstore.records.s3_attributes import ContentDescription, S3Attributes, add_sources, content_of, join_attributes
-from refstore.records.staging_records import Entry, sources_of_copy
+from refstore.records.staging_records import StoredEntry, sources_of_copy
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_http.http_errors import PreconditionFailed
@@ -70,7 +70,7 @@ class CopyAttributes(NamedTuple):
     def is_empty(self) -> bool:
         return self.given is None and self.tags is None
 
-    def describe(self, source: Entry) -> Entry:
+    def describe(self, source: StoredEntry) -> StoredEntry:
         """Return the source's entry with the metadata and the content type of the copy."""
         own = GivenAttributes.of_entry(source)
         tags = own.tags if self.tags is None else self.tags
@@ -143,12 +143,12 @@ def _read_directive(request: S3Request, name: str) -> str:
     return directive
 
 
-async def _copy_entry(request: S3Request, source: Target, target: Target, attributes: CopyAttributes) -> Entry:
+async def _copy_entry(request: S3Request, source: Target, target: Target, attributes: CopyAttributes) -> StoredEntry:
     """Copy within a repository, by reference."""
     has_conditions = any(name.startswith(COPY_SOURCE + "if-") for name in request.headers)
     await stat_object(request, source)  # names what is missing
 
-    def copy(repo: Repository) -> Entry:
+    def copy(repo: Repository) -> StoredEntry:
         check_writable(repo, target)
         change = _expect_source(request, repo, source, attributes) if has_conditions else attributes.describe
         if is_same_object(source, target):
@@ -169,14 +169,14 @@ async def _copy_entry(request: S3Request, source: Target, target: Target, attrib
 
 def _expect_source(
     request: S3Request, repo: Repository, source: Target, attributes: CopyAttributes
-) -> Callable[[Entry], Entry]:
+) -> Callable[[StoredEntry], StoredEntry]:
     """Check the conditions on the source, and return how its entry becomes the copy's, unless it has changed by then.
     Raises S3Error.
     """
     expected = repo.resolve(source.ref, source.path).entry.address
     check_conditions(request.headers, repo.stat(source.ref, source.path), prefix=COPY_SOURCE)
 
-    def describe(entry: Entry) -> Entry:
+    def describe(entry: StoredEntry) -> StoredEntry:
         if entry.address != expected:
             raise SourceChanged("the source has changed")
         return attributes.describe(entry)
@@ -191,7 +191,7 @@ async def _copy_bytes(
     attributes: CopyAttributes,
     condition: WriteCondition,
     algorithm: str,
-) -> Entry:
+) -> StoredEntry:
     """Copy by reading the bytes and uploading them. `algorithm`: of the checksum that the copy must have; '': any.
 
     A copy onto itself replaces what it has read only.
@@ -251,7 +251,7 @@ def update(running: Checksums, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _describe_bytes(
-    described: Entry, sources: Sequence[str], algorithm: str, running: Checksums | None
+    described: StoredEntry, sources: Sequence[str], algorithm: str, running: Checksums | None
 ) -> S3Attributes | None:
     """Return the attributes of a copy by bytes. `running`: the checksum that the source did not have; None: it had."""
     s3 = described.s3

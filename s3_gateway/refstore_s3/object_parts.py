@@ -23,7 +23,7 @@ from refstore.records.s3_attributes import (
     content_of,
     join_attributes,
 )
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.multipart_uploads import WrittenPart
 from refstore_s3 import checksums
 from refstore_s3.checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT
@@ -57,7 +57,7 @@ def add_parts(
     return attributes
 
 
-def read_parts(entry: Entry) -> list[ObjectPart]:
+def read_parts(entry: StoredEntry) -> list[ObjectPart]:
     """Return the parts that an object was joined from; none where nothing is known of them."""
     content = content_of(entry.s3)
     # counted before they are expanded: a few bytes can stand for any number of parts

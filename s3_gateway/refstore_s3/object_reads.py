@@ -13,7 +13,7 @@ from refstore.context import Context
 from refstore.core.ids import is_own
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.errors import Contention, Invalid, ObjectNotFound
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.service.access_keys import Role
 from refstore_http.headers import ByteRange, parse_range
 from refstore_http.object_streams import ChunkReader, add_length, check_erased, open_chunks, read_first, stream_object
@@ -106,7 +106,7 @@ def check_version(request: S3Request) -> None:
         )
 
 
-def read_range(request: S3Request, entry: Entry) -> ByteRange | None:
+def read_range(request: S3Request, entry: StoredEntry) -> ByteRange | None:
     """Return the bytes that are asked for; None: all. Raises S3Error, RangeNotSatisfiable."""
     part_number = request.query.get("partNumber")
     header = request.headers.get("range")
@@ -123,7 +123,7 @@ def read_range(request: S3Request, entry: Entry) -> ByteRange | None:
     return ByteRange(start, start + size_bytes) if 0 < size_bytes <= entry.size_bytes - start else None
 
 
-def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> dict[str, str]:
+def answer_headers(request: S3Request, entry: StoredEntry, part: ByteRange | None) -> dict[str, str]:
     """Return the headers of an answer with the object. Raises S3Error."""
     fields = object_headers(entry)
     parts = read_parts(entry) if "partNumber" in request.query else []
@@ -141,7 +141,7 @@ def answer_headers(request: S3Request, entry: Entry, part: ByteRange | None) -> 
     return fields
 
 
-def _part_checksum(entry: Entry, part: ObjectPart) -> dict[str, str]:
+def _part_checksum(entry: StoredEntry, part: ObjectPart) -> dict[str, str]:
     if not part.algorithm:
         return {}
     kind = checksum_headers(entry).get(f"{HEADER_PREFIX}type", "COMPOSITE")
@@ -158,7 +158,7 @@ def _read_overrides(query: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _presign(context: Context, entry: Entry) -> str:
+def _presign(context: Context, entry: StoredEntry) -> str:
     """Return a URL at which the store has the object; '' if it makes none."""
     check_erased(entry)
     try:
@@ -204,7 +204,7 @@ async def get_object_attributes(request: S3Request) -> Response:
     return Response(make_document("GetObjectAttributesResponse", content), headers=headers, media_type=XML)
 
 
-def _parts_content(entry: Entry, marker: int, amount: int) -> list[tuple[str, Content]]:
+def _parts_content(entry: StoredEntry, marker: int, amount: int) -> list[tuple[str, Content]]:
     parts = read_parts(entry)
     if not parts:
         return []

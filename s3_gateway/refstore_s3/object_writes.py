@@ -12,7 +12,7 @@ from refstore.core import ids
 from refstore.errors import InvalidName, NotFound, RefstoreError
 from refstore.operations.upload import Upload
 from refstore.records.s3_attributes import join_attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_http import request_bodies
@@ -107,7 +107,7 @@ async def delete_object(request: S3Request) -> Response:
     return Response(status_code=204)
 
 
-def written_headers(entry: Entry) -> dict[str, str]:
+def written_headers(entry: StoredEntry) -> dict[str, str]:
     """Return the headers of the answer to a write."""
     return {"ETag": etag_of(entry), **checksum_headers(entry)}
 

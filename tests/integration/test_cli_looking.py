@@ -13,7 +13,7 @@ import refstore as lakes
 from refstore.cli import doctor as doctor_
 from refstore.core.ids import TagName
 from refstore.records import keys
-from refstore.records.branch_records import Tag
+from refstore.records.branch_records import StoredTag
 from refstore.records.encoding import encode
 from tests.commands import Command
 from tests.purging import rewrite
@@ -224,7 +224,7 @@ class TestDoctor:
         with lakes.open(sales.folder / "lake") as lake:
             repo = lake.repository("sales")
             ctx, head = repo.context, repo.get_branch("main").head
-            ctx.kv.set(keys.tag(ctx.repo, TagName("main")), encode(Tag(head, 1)))  # its creator died
+            ctx.kv.set(keys.tag(ctx.repo, TagName("main")), encode(StoredTag(head, 1)))  # its creator died
             repo.create_tag("v1", "main")
         (hidden,) = [row for row in sales("doctor", "--json").json if "hide" in row["found"]]
         assert (hidden["check"], hidden["state"], hidden["found"]) == (

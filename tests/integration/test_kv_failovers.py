@@ -27,7 +27,7 @@ from refstore.kv_recovery import reconciliation
 from refstore.kv_recovery.fence import WITNESSES_FOLDER
 from refstore.kv_recovery.kv_verification import KvFindingKind, verify_kv
 from refstore.lake import Lake
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.versioning.manifest import WAITING_FOLDER
@@ -214,7 +214,7 @@ class Rounds:
             for token in branch.live_tokens
             for _, value in ctx.kv.scan_all(f"{ctx.repo}/staging/{token}")
         ]
-        return {record.address for record in decode_staged_many(values) if isinstance(record, Entry)}
+        return {record.address for record in decode_staged_many(values) if isinstance(record, StoredEntry)}
 
     def _stored(self) -> set[str]:
         with self._lake() as lake:

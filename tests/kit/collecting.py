@@ -18,14 +18,14 @@ from refstore.gc_marks.sweep_records import ROOT, outcome_key
 from refstore.kv.base import ABSENT
 from refstore.objects.base import DeleteResult
 from refstore.records import keys
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import object_names
 from refstore.versioning.commits.columns import pa, pq
 
 DATA = "data/"
 METADATA = (object_names.RANGES, object_names.METARANGES, object_names.ADDED_ADDRESSES)
 
-Keeps = Callable[[CommitId, str, Entry], bool]
+Keeps = Callable[[CommitId, str, StoredEntry], bool]
 """Whether a commit keeps its entry at a path of which a part of it has expired (`Kept.but_for`): what path rules say.
 """
 

@@ -27,7 +27,7 @@ from refstore.objects.base import ObjectStore
 from refstore.operations import upload_bodies
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.tree_diff import PathChange
@@ -96,17 +96,17 @@ class RememberedTrees(Trees):
         self._counting = ids
         self._memory = memory
 
-    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]:
+    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, StoredEntry]:
         asked = tuple(paths)
         return dict(self._remembered(("get", metarange, asked), lambda: Trees.get_many(self, metarange, asked)))
 
     def scan(
         self, metarange: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
-    ) -> list[tuple[str, Entry]]:
+    ) -> list[tuple[str, StoredEntry]]:
         key = ("scan", metarange, prefix, after, limit)
         return list(self._remembered(key, lambda: Trees.scan(self, metarange, prefix=prefix, after=after, limit=limit)))
 
-    def apply(self, base: str, sorted_changes: Iterable[tuple[str, Entry | None]]) -> WrittenTree:
+    def apply(self, base: str, sorted_changes: Iterable[tuple[str, StoredEntry | None]]) -> WrittenTree:
         pairs = list(sorted_changes)
         changes = tuple((path, None if entry is None else encode(entry)) for path, entry in pairs)
         return self._remembered(

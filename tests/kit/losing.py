@@ -17,7 +17,7 @@ from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Deleting, decode_reference
-from refstore.records.staging_records import Entry, decode_staged
+from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.manifest import (
     CONFIRMED_FOLDER,
     WAITING_FOLDER,
@@ -222,7 +222,7 @@ class LosingDomain(RepositoryDomain):
                 known.add(names.keys[key].name)
             elif partition.startswith(f"{self.repo_id}/staging/") and ":" in partition:
                 record = decode_staged(names.values[value])
-                if isinstance(record, Entry):
+                if isinstance(record, StoredEntry):
                     known.add(record.address)
         return known
 
@@ -235,7 +235,7 @@ class LosingDomain(RepositoryDomain):
                 if isinstance(entry, CommitLanded):
                     named |= self.watch.parents_and_objects(entry.record, names)[1]
                 elif isinstance(entry, EntriesPlaced):  # no scenario releases what it has witnessed
-                    placed = (decode(item.record, Entry) for item in entry.entries)
+                    placed = (decode(item.record, StoredEntry) for item in entry.entries)
                     named |= {names.key(Key(OBJECTS, item.address)) for item in placed}
             found = self._acknowledged[value] = frozenset(named)
         return found

@@ -19,7 +19,7 @@ from refstore.purge_document.document import Dataset
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.mark_records import Mark
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.versioning.commits import object_names
 from refstore.versioning.commits.trees import Trees
@@ -150,5 +150,5 @@ def shared(world: World, *, landed: bool, mark: Mark | None) -> tuple[CommitId, 
     return commit, object_names.key(object_names.RANGES, range_id)
 
 
-def read(ctx: Context, commit: CommitId, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Entry]]:
+def read(ctx: Context, commit: CommitId, seen: set[tuple[str, str]]) -> Iterator[tuple[str, StoredEntry]]:
     return entries_of_commit(ctx, commit, refs.get_commit(ctx, commit), "", seen)

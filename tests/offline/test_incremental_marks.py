@@ -21,7 +21,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
 from refstore.objects.base import OWN_FILES
 from refstore.records import keys
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.retention.path_rules import KeepLevel
 from refstore_gc import anti_join, gc_run
 from refstore_gc.engines.local import LocalEngine, SharedWork
@@ -162,7 +162,7 @@ def complete_and_others(world: World, summary: GcSummary, going: set[str]) -> tu
     return counts[0], counts[1]
 
 
-def all_of(world: World, commit: CommitId) -> list[tuple[str, Entry]]:
+def all_of(world: World, commit: CommitId) -> list[tuple[str, StoredEntry]]:
     return list(world.ctx.trees.scan(world.repo.get_commit(commit)[1].metarange))
 
 

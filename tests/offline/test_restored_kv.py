@@ -20,7 +20,7 @@ from refstore.records import keys
 from refstore.records.branch_records import TokenRecord
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Reference
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.manifest import WAITING_FOLDER
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
@@ -193,7 +193,7 @@ class TestTheReaper:
         late = ids.new_address(ctx.ids, now)
         ctx.references.create([(late, Reference(token, path))])
         ctx.objects.put(late, b"late")
-        ctx.kv.execute([Exchange(keys.entry(ctx.repo, token, path), encode(Entry(late, 4, "", now)))])
+        ctx.kv.execute([Exchange(keys.entry(ctx.repo, token, path), encode(StoredEntry(late, 4, "", now)))])
         later(world)
         assert ctx.kv.scan(keys.staging(ctx.repo, token)) == [], (
             "it is reached by the registry alone, which did not know it"
@@ -221,7 +221,7 @@ class TestTheReaper:
         ctx = world.ctx
         token = ids.new_token(ctx.ids, BranchName("main"), world.clock.now_ms())
         ctx.kv.set(keys.token(ctx.repo, token), encode(TokenRecord(created_ms=world.clock.now_ms())))
-        entry = Entry(Address("s3://elsewhere/x"), 1, "", world.clock.now_ms())
+        entry = StoredEntry(Address("s3://elsewhere/x"), 1, "", world.clock.now_ms())
         ctx.kv.execute([Exchange(keys.entry(ctx.repo, token, ids.object_path("x")), encode(entry))])
         later(world)
         assert ctx.kv.get(keys.token(ctx.repo, token)) is ABSENT

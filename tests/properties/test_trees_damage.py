@@ -11,7 +11,7 @@ import pytest
 from refstore.core.ids import Address
 from refstore.errors import CorruptRange
 from refstore.objects.memory import MemoryObjects
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import object_names
 from refstore.versioning.commits.ranges import CutRule
 from refstore.versioning.commits.tree_merge import MergeStrategy, merge_changes
@@ -21,8 +21,8 @@ from tests.kit.equality import equal_as_uploaded
 from tests.kit.ids import CountingIds
 
 
-def entry(number: int) -> Entry:
-    return Entry(
+def entry(number: int) -> StoredEntry:
+    return StoredEntry(
         Address(f"data/2026112107/{number:026d}"),
         number,
         f"{number:064x}",

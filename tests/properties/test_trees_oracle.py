@@ -15,7 +15,7 @@ from refstore.core.ids import Address, is_own
 from refstore.errors import MergeConflict
 from refstore.objects.memory import MemoryObjects
 from refstore.records.encoding import encode
-from refstore.records.staging_records import Entry, Tombstone
+from refstore.records.staging_records import StoredEntry, Tombstone
 from refstore.versioning.commits import object_names, ranges
 from refstore.versioning.commits.equality import are_equal
 from refstore.versioning.commits.object_names import hash_of
@@ -28,8 +28,8 @@ from tests.kit.clock import FakeClock
 from tests.kit.equality import equal_as_uploaded
 from tests.kit.ids import CountingIds
 
-Tree = dict[str, Entry]
-Changes = dict[str, Entry | None]
+Tree = dict[str, StoredEntry]
+Changes = dict[str, StoredEntry | None]
 
 SMALL = CutRule(rows_min=2, rows_more=3, rows_max=7)
 
@@ -58,7 +58,7 @@ class World:
     def trees(self) -> Trees:
         return Trees(self.objects, self.ids, FakeClock(), cut=SMALL, page_rows=self._page_rows, threads=self._threads)
 
-    def build(self, tree: Mapping[str, Entry]) -> str:
+    def build(self, tree: Mapping[str, StoredEntry]) -> str:
         return self.trees.apply("", sorted(tree.items())).metarange
 
     def dump(self, metarange: str) -> Tree:
@@ -89,7 +89,7 @@ ADDRESSES = st.one_of(
     st.integers(0, 5).map(lambda n: f"s3://elsewhere/{n}"),
 )
 ENTRIES = st.builds(
-    Entry,
+    StoredEntry,
     address=ADDRESSES.map(Address),
     size_bytes=st.integers(0, 1000),
     checksum=st.sampled_from(["", "c1", "c2"]),

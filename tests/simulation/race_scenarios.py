@@ -14,8 +14,8 @@ import msgspec
 from refstore.operations.read import resolve
 from refstore.operations.refs import ResolvedRef
 from refstore.operations.upload import Link
-from refstore.records.branch_records import Branch, decode_branch
-from refstore.records.staging_records import Entry
+from refstore.records.branch_records import StoredBranch, decode_branch
+from refstore.records.staging_records import StoredEntry
 from tests.kit.domain import contents_of
 from tests.kit.steps import Interned
 from tests.simulation import calls as do
@@ -61,13 +61,13 @@ def remove(start: Start) -> Call:
 
 
 def change() -> Call:
-    def change_type(entry: Entry) -> Entry:
+    def change_type(entry: StoredEntry) -> StoredEntry:
         return msgspec.structs.replace(entry, content_type="a/b")
 
     return do.call("change p", lambda tools: tools.repo.change_metadata("main", "p", change_type))
 
 
-def _read(start: Start) -> Entry:
+def _read(start: Start) -> StoredEntry:
     return resolve(start.repo.context, ResolvedRef.of_branch(start.repo.default_branch), "p").entry
 
 
@@ -272,7 +272,7 @@ def not_both(said: Outcomes, store: Mapping[int, int], names: Interned) -> str |
     branches = [
         key
         for key, value in contents.items()
-        if key.partition.endswith("/branches") and key.name == "v1" and isinstance(decode_branch(value), Branch)
+        if key.partition.endswith("/branches") and key.name == "v1" and isinstance(decode_branch(value), StoredBranch)
     ]
     of_tags = [said[label][0] for label in "TS" if label in said]
     if tags and branches and ("ok" in of_tags or "crashed" not in of_tags):

@@ -12,7 +12,7 @@ from refstore.core.ids import CommitId
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
 from refstore.records import keys
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode
 from refstore.repository import Repository
 from tests.kit.independent_audit import Audit, audit
@@ -83,7 +83,7 @@ def test_a_missing_range_and_a_missing_commit_are_lost(lake: Lake, repo: Reposit
     head = repo.get_branch("main").head
     value = lake.kv.get(keys.commit(ctx.repo, head))
     assert value is not ABSENT
-    metarange = decode(value, Commit).metarange
+    metarange = decode(value, StoredCommit).metarange
     ctx.objects.delete_many([f"_refstore/metaranges/{metarange}.parquet"])
     assert [lost.what for lost in look(lake, repo).lost] == [f"_refstore/metaranges/{metarange}.parquet"]
     lake.kv.delete(keys.commit(ctx.repo, CommitId(head)))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, Reference, ReferenceRecord
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning import address_state
 from refstore.versioning.address_state import AddOutcome, DeletionDelays, Unnamed
 
@@ -16,7 +16,7 @@ NOW_MS = 1_000_000
 DELAYS = DeletionDelays(grace_seconds=600, clock_skew_seconds=60)
 NO_DELAYS = DeletionDelays(0, 0)
 FIRST, SECOND = (Reference(Token("main:1"), Path(path), "") for path in ("p", "q"))
-ENTRY = Entry(Address("data/a"), 7, "", 0)
+ENTRY = StoredEntry(Address("data/a"), 7, "", 0)
 
 LISTED = Listed((FIRST,), NOW_MS)
 EMPTIED = Emptied(NOW_MS, FIRST, "deleted", ENTRY)

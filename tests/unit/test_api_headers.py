@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refstore.core import ids
 from refstore.core.ids import Address
 from refstore.errors import Invalid
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_http import headers
 from refstore_http.headers import ByteRange, matches_etag, object_headers, parse_range
 from refstore_http.http_errors import RangeNotSatisfiable
@@ -18,14 +18,14 @@ BREAKS = "\r\n\v\f\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\0"
 """What Python takes for a space, or a line's end."""
 
 
-def entry(**changes: object) -> Entry:
+def entry(**changes: object) -> StoredEntry:
     fields: dict[str, object] = {
         "address": Address("data/x"),
         "size_bytes": 10,
         "checksum": "abc",
         "mtime_ms": 1_763_708_400_000,
     }
-    return Entry(**(fields | changes))
+    return StoredEntry(**(fields | changes))
 
 
 @pytest.mark.parametrize(

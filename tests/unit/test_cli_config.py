@@ -24,7 +24,7 @@ from refstore.cli import common, options, plain_values
 from refstore.configuration import logs
 from refstore.configuration.settings import SETTINGS, LogSettings
 from refstore.core import event_log
-from refstore.records.branch_records import Tag
+from refstore.records.branch_records import StoredTag
 
 SECRET = "s" * 32
 
@@ -354,7 +354,7 @@ class TestAnswers:
             left: int
             right: Path
 
-        command(lambda ctx: common.emit(ctx, [Pair(1, Path("/x")), Tag("c", 5)]))
+        command(lambda ctx: common.emit(ctx, [Pair(1, Path("/x")), StoredTag("c", 5)]))
         assert json.loads(refstore("probe", "--json").out) == [
             {"left": 1, "right": "/x"},
             {"commit": "c", "created_ms": 5, "id": ""},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from refstore.core.ids import CommitId
 from refstore.errors import CommitNotFound, CorruptRecord
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.versioning.commits import graph
 
 
@@ -17,16 +17,16 @@ class Graph:
     """Commits by name; counts what is asked for."""
 
     def __init__(self) -> None:
-        self.commits: dict[CommitId, Commit] = {}
+        self.commits: dict[CommitId, StoredCommit] = {}
         self.asked: list[CommitId] = []
 
     def add(self, message: str, *parents: CommitId, at_ms: int = 0) -> CommitId:
         generation = graph.next_generation(self.commits[parent] for parent in parents)
-        commit = Commit(tuple(parents), "", "", (), at_ms, "", message, {}, generation)
+        commit = StoredCommit(tuple(parents), "", "", (), at_ms, "", message, {}, generation)
         self.commits[graph.commit_id(commit)] = commit
         return graph.commit_id(commit)
 
-    def get(self, commit: CommitId) -> Commit:
+    def get(self, commit: CommitId) -> StoredCommit:
         self.asked.append(commit)
         if commit not in self.commits:
             raise CommitNotFound(f"commit {commit} does not exist")
@@ -112,7 +112,7 @@ def test_a_log_reads_no_further_than_it_is_asked_for() -> None:
 
 
 def test_an_id_is_of_the_content() -> None:
-    commit = Commit((), "m", "", (), 1, "me", "message", {"b": "1", "a": "2"})
+    commit = StoredCommit((), "m", "", (), 1, "me", "message", {"b": "1", "a": "2"})
     assert graph.commit_id(commit) == graph.commit_id(msgspec.structs.replace(commit, metadata={"a": "2", "b": "1"}))
     assert len(graph.commit_id(commit)) == 64
     for change in (
@@ -129,7 +129,7 @@ def test_an_id_is_of_the_content() -> None:
 def test_a_missing_parent_is_not_found() -> None:
     built = Graph()
     lost = CommitId("0" * 64)
-    child = Commit((lost,), "", "", (), 0, "", "child", {}, 1)
+    child = StoredCommit((lost,), "", "", (), 0, "", "child", {}, 1)
     built.commits[graph.commit_id(child)] = child
     head = graph.commit_id(child)
     for walk in (
@@ -144,8 +144,8 @@ def test_a_cycle_ends_in_an_error() -> None:
     """It cannot be made, an id being the hash of what it names; but a store can be tampered with."""
     built = Graph()
     one, two = CommitId("1" * 64), CommitId("2" * 64)
-    built.commits[one] = Commit((two,), "", "", (), 0, "", "one", {}, 5)
-    built.commits[two] = Commit((one,), "", "", (), 0, "", "two", {}, 4)
+    built.commits[one] = StoredCommit((two,), "", "", (), 0, "", "one", {}, 5)
+    built.commits[two] = StoredCommit((one,), "", "", (), 0, "", "two", {}, 4)
     for walk in (
         lambda: list(graph.log(built.get, one)),
         lambda: graph.merge_base(built.get, one, built.add("root")),

@@ -34,7 +34,7 @@ from refstore.operations import refs
 from refstore.operations.commit import CommitOptions
 from refstore.operations.upload import Link
 from refstore.records import keys
-from refstore.records.branch_records import Branch, decode_branch
+from refstore.records.branch_records import StoredBranch, decode_branch
 from refstore.records.encoding import encode
 from refstore.records.mark_records import Mark
 from refstore.repository import Repository
@@ -95,7 +95,7 @@ def opening(op: Op) -> bool:
         and op.key.partition.endswith("/branches")
         and op.key.name == "late"
         and isinstance(op.value, bytes)
-        and isinstance(decode_branch(op.value), Branch)
+        and isinstance(decode_branch(op.value), StoredBranch)
     )
 
 

@@ -19,7 +19,7 @@ from refstore.operations.upload import Link, Upload
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Emptied, Reference
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from tests.interrupted import seal
 from tests.reaping import release_all
@@ -101,7 +101,7 @@ def test_a_link_takes_the_place_of_an_entry(repo: Repository) -> None:
     for each in issued:
         repo.context.objects.put(each.address, b"linked")
     first, second = (repo.link_each("main", [Link(path="p", token=each.token, if_entry=read)])[0] for each in issued)
-    assert isinstance(first, Entry)
+    assert isinstance(first, StoredEntry)
     assert isinstance(second, PathChanged)
 
 
@@ -159,7 +159,7 @@ def test_a_late_write_that_a_commit_takes_is_not_covered(clock: Clock, condition
         release_all(repo)
     repo.upload("main", "other", b"1")
     token = ctx.branches.read_open(MAIN).record.token
-    late = Entry(ids.new_address(ctx.ids, clock.now_ms()), 4, "", clock.now_ms())
+    late = StoredEntry(ids.new_address(ctx.ids, clock.now_ms()), 4, "", clock.now_ms())
     ctx.references.create([(late.address, Reference(token, Path("p")))])
     ctx.objects.put(late.address, b"late")
     kv.scanned = keys.entry(ctx.repo, token, Path("p")).partition

@@ -8,7 +8,7 @@ import pytest
 
 from refstore.core.ids import Address, is_own
 from refstore.records.location_records import Content
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits.equality import are_equal, needs_contents
 
 OWN, OTHER, FOREIGN = (
@@ -18,9 +18,9 @@ WHOLE = Content(OWN, 1, "c", "m")
 ERASED = Content(Address(""), 0, "")
 
 
-def entry(address: Address, content: Content = WHOLE, mtime_ms: int = 0, **fields: object) -> Entry:
+def entry(address: Address, content: Content = WHOLE, mtime_ms: int = 0, **fields: object) -> StoredEntry:
     # fields of several types
-    return Entry(address, content.size_bytes, content.checksum, mtime_ms, md5=content.md5, **fields)  # type: ignore[arg-type]
+    return StoredEntry(address, content.size_bytes, content.checksum, mtime_ms, md5=content.md5, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("address", [OWN, FOREIGN])

@@ -14,7 +14,7 @@ from refstore.kv.base import Get, Op, Result, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.records import keys
-from refstore.records.branch_records import Branch
+from refstore.records.branch_records import StoredBranch
 from refstore.records.encoding import decode
 from tests.api.service import application
 from tests.interrupted import Interrupted, lose_reply
@@ -50,10 +50,10 @@ def test_a_commit_that_landed_is_told_so(clock: Clock) -> None:
 
         plain = MemoryKV.execute
         value = plain(kv, [Get(keys.branch(repo.context.repo, "main"))])[0]
-        from refstore.records.branch_records import Branch
+        from refstore.records.branch_records import StoredBranch
         from refstore.records.encoding import decode
 
-        return decode(value, Branch).head
+        return decode(value, StoredBranch).head
 
     kv.execute = execute
     told: object = None
@@ -111,7 +111,7 @@ class DownBehindIt(MemoryKV):
             isinstance(op, SetIf)
             and advancing(op)
             and isinstance(op.value, bytes)
-            and decode(op.value, Branch).head != self.head
+            and decode(op.value, StoredBranch).head != self.head
             for op in ops
         )
         return done

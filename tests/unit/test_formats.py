@@ -30,7 +30,7 @@ from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.memory import MemoryObjects
 from refstore.records.pending_deletes import PendingDelete
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
-from refstore.records.staging_records import Entry as ObjectEntry
+from refstore.records.staging_records import StoredEntry as ObjectEntry
 from refstore.versioning import manifest
 from refstore.versioning.commits import added_addresses, columns, metaranges, ranges
 from refstore.versioning.commits.metaranges import Metarange, RangeRow

@@ -12,7 +12,7 @@ from refstore.context import Context
 from refstore.core.ids import CommitId, TagName
 from refstore.kv_recovery.fence import RECONCILE_WITNESS, WITNESSES_FOLDER
 from refstore.records import keys
-from refstore.records.branch_records import Tag
+from refstore.records.branch_records import StoredTag
 from refstore.records.encoding import encode
 from refstore.versioning.manifest import CONFIRMED_FOLDER, WAITING_FOLDER
 from tests.commands import Command
@@ -146,7 +146,7 @@ def test_a_tag_beside_a_branch_of_its_name_is_rebuilt_under_another(losing: Losi
     head = losing.commit("main", "a")
     with losing.lake() as lake:
         ctx = lake.repository("sales").context
-        key, tag = keys.tag(ctx.repo, TagName("main")), encode(Tag(CommitId(head), 1))
+        key, tag = keys.tag(ctx.repo, TagName("main")), encode(StoredTag(CommitId(head), 1))
         ctx.kv.set(key, tag)
         ctx.manifest.add_record(key, tag, "planted")
     losing.lose()

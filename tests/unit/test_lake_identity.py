@@ -24,7 +24,7 @@ from refstore.namespaces import NAMESPACE_OBJECT
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
 from refstore.records import keys
-from refstore.records.branch_records import Tag
+from refstore.records.branch_records import StoredTag
 from refstore.records.encoding import encode
 from refstore.records.lake_records import LakeRecord
 from refstore_api.app import create_app
@@ -370,7 +370,7 @@ def test_doctor_goes_on_behind_a_namespace_that_is_not_its_repositorys(
     with place.open() as lake:
         (place.root / lake.repository("sales").record.id / NAMESPACE_OBJECT).unlink()
         other = lake.create_repository("tea").context
-        other.kv.set(keys.tag(other.repo, ids.tag_name("main")), encode(Tag(CommitId("0" * 64), 1)))
+        other.kv.set(keys.tag(other.repo, ids.tag_name("main")), encode(StoredTag(CommitId("0" * 64), 1)))
     ran = refstore("--kv", place.kv, "--objects", place.objects, "doctor", "--json", "--no-write")
     found = {row["check"]: row for row in ran.json if row["check"].startswith("repository ")}
     assert (found["repository sales"]["state"], ran.code) == ("error", 6)

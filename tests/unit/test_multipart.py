@@ -33,7 +33,7 @@ from refstore.records import keys
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Issued
 from refstore.records.s3_attributes import ContentDescription, S3Attributes, join_attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.address_state import UPLOAD_EXPIRED
 from refstore.versioning.multipart_uploads import UploadName
 from tests.kit import collecting
@@ -63,7 +63,7 @@ class UploadWorld(World):
         self.clock.advance(0.001)
         return RequestedPart(number, multipart.write_part(self.repo.context, name, number, body).part.etag)
 
-    def complete(self, name: UploadName, parts: Sequence[RequestedPart], **options: Any) -> Entry:
+    def complete(self, name: UploadName, parts: Sequence[RequestedPart], **options: Any) -> StoredEntry:
         return complete_upload.complete(self.repo.context, name, parts, **options)
 
     def left(self) -> list[str]:

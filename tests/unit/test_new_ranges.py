@@ -14,8 +14,8 @@ from refstore.core.clock import SystemClock
 from refstore.core.ids import CommitId, RandomIds, new_address
 from refstore.errors import CorruptRange
 from refstore.objects import open_objects
-from refstore.records.commit_records import Commit
-from refstore.records.staging_records import Entry
+from refstore.records.commit_records import StoredCommit
+from refstore.records.staging_records import StoredEntry
 from refstore.retention.path_rules import KeepLevel
 from refstore.versioning.commits import added_addresses, metaranges, object_names
 from refstore.versioning.commits.caches import Caches
@@ -45,7 +45,7 @@ class Line:
     """Commits whose trees have many small ranges, in a folder, without a KV."""
 
     folder: Path
-    commits: dict[CommitId, Commit] = field(default_factory=dict)
+    commits: dict[CommitId, StoredCommit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         url = f"file://{self.folder}?fsync=0"
@@ -54,11 +54,11 @@ class Line:
         self.trees = Trees(self.objects, RandomIds(), SystemClock(), cut=CutRule(4, 4, 16), threads=0)
         self.store = TreeStore(self.objects, RandomIds(), SystemClock(), Caches(0, 0))
 
-    def commit(self, parent: CommitId | None, changes: Mapping[str, Entry | None]) -> CommitId:
+    def commit(self, parent: CommitId | None, changes: Mapping[str, StoredEntry | None]) -> CommitId:
         base = self.commits[parent].metarange if parent else ""
         written = self.trees.apply(base, sorted(changes.items()))
         made = CommitId(f"c{len(self.commits)}")
-        self.commits[made] = Commit(
+        self.commits[made] = StoredCommit(
             (parent,) if parent else (), written.metarange, written.added_addresses_id, (), 0, "", ""
         )
         return made
@@ -118,8 +118,8 @@ def path(number: int) -> str:
     return f"p/{number:06d}"
 
 
-def entry() -> Entry:
-    return Entry(new_address(RandomIds(), 1_700_000_000_000), 1, "0" * 64, 0)
+def entry() -> StoredEntry:
+    return StoredEntry(new_address(RandomIds(), 1_700_000_000_000), 1, "0" * 64, 0)
 
 
 def live(line: Line, how: Mapping[CommitId, TreeFilter | None]) -> LiveCommits:

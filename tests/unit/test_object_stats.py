@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refstore.core.ids import Address
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_api.models import ObjectStats, ObjectStatsList, Pagination
 from refstore_api.object_stats import make_object_response, object_fields, physical_url
 from refstore_api.page_responses import make_page_response
@@ -22,7 +22,7 @@ CTX = World().repo.context
 
 @given(
     st.builds(
-        Entry,
+        StoredEntry,
         address=st.sampled_from([Address("s3://elsewhere/x"), Address("data/2026112407/01kajkcwc0sencvnebs3mrytt1")]),
         size_bytes=st.integers(0, 1 << 60),
         checksum=TEXTS,
@@ -35,7 +35,7 @@ CTX = World().repo.context
     st.booleans(),
     st.booleans(),
 )
-def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, metadata: bool, sign: bool) -> None:
+def test_an_item_of_a_listing_is_what_stat_answers(entry: StoredEntry, path: str, metadata: bool, sign: bool) -> None:
     signed = SignedUrl("https://store/x?signature", 60) if sign else None
     item = object_fields(CTX, path, entry, user_metadata=metadata, signed=signed)
     model = ObjectStats(

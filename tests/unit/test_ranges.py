@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from refstore.core.ids import Address
 from refstore.errors import CorruptRange, Invalid
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import columns, metaranges, object_names, ranges
 from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
@@ -26,7 +26,7 @@ DECODES = [ranges.decode, ranges.decode_addresses]
 
 
 def rows_of(paths: Sequence[str], **fields: object) -> Rows:
-    entry = Entry(Address("data/2026112107/" + "0" * 26), 1, "c", 2, **fields)
+    entry = StoredEntry(Address("data/2026112107/" + "0" * 26), 1, "c", 2, **fields)
     return ranges.rows_of(paths, [entry] * len(paths))
 
 
@@ -41,7 +41,7 @@ def written(rows: Rows) -> tuple[str, bytes]:
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry(
+        StoredEntry(
             Address("data/2026112107/" + "z" * 26),
             2**63 - 1,
             "c" * 64,
@@ -49,17 +49,17 @@ def written(rows: Rows) -> tuple[str, bytes]:
             {"k": "v", "a": "ü\0\U0001f600"},
             "text/plain",
         ),
-        Entry(Address("s3://bucket/é key?x=1#y"), 0, "", -1, {}, ""),
-        Entry(Address(""), -1, "", 0, {"": ""}, ""),
-        Entry(Address("data/2026112107/" + "z" * 26), 1, "c" * 64, 0, md5="d" * 32),
-        Entry(
+        StoredEntry(Address("s3://bucket/é key?x=1#y"), 0, "", -1, {}, ""),
+        StoredEntry(Address(""), -1, "", 0, {"": ""}, ""),
+        StoredEntry(Address("data/2026112107/" + "z" * 26), 1, "c" * 64, 0, md5="d" * 32),
+        StoredEntry(
             Address("data/2026112107/" + "z" * 26),
             *(8, "", 0),
             s3=S3Attributes(ContentDescription("crc32", "x", True, "1-2", ((2, 3), (1, 2)), ("x", "y")), {"a": "1"}),
         ),
     ],
 )
-def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
+def test_an_entry_comes_back_as_it_was(entry: StoredEntry) -> None:
     range_id, body = written(ranges.rows_of(["p"], [entry]))
     assert ranges.items_of(ranges.decode(range_id, body)) == [("p", entry)]
 
@@ -103,7 +103,7 @@ def test_bytes_do_not_depend_on_how_the_rows_came_together() -> None:
 def test_what_does_not_fit_is_the_callers_to_correct(bad: dict[str, object]) -> None:
     fields: dict[str, object] = {"address": "data/x", "size_bytes": 1, "checksum": "", "mtime_ms": 0, **bad}
     with pytest.raises(Invalid, match=r"'some/path'.*stage it again"):
-        ranges.rows_of(["some/path"], [Entry(**fields)])
+        ranges.rows_of(["some/path"], [StoredEntry(**fields)])
 
 
 def test_a_range_says_what_wrote_it_and_is_plain_parquet() -> None:

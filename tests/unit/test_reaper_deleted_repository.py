@@ -10,7 +10,7 @@ import pytest
 from refstore.errors import AlreadyExists, RepositoryNotFound
 from refstore.kv.base import ABSENT, SetIf
 from refstore.records import keys
-from refstore.records.branch_records import Branch
+from refstore.records.branch_records import StoredBranch
 from refstore.records.encoding import encode
 from refstore_reaper import breaker
 from refstore_reaper.status import read_status
@@ -120,7 +120,7 @@ def test_a_branch_that_was_made_too_late_is_closed_by_the_reaper(world: World) -
     world.lake.delete_repository("lake")
     ctx = world.repo.context
     token = "late:00000000000000000000000001"
-    world.kv.set(keys.branch(ctx.repo, "late"), encode(Branch("c" * 64, token, (), (), "w")))
+    world.kv.set(keys.branch(ctx.repo, "late"), encode(StoredBranch("c" * 64, token, (), (), "w")))
     world.run_once()
     assert world.kv.count(keys.branches(ctx.repo), limit=10) == 0
 

@@ -17,17 +17,17 @@ from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId,
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.records.branch_records import (
-    Branch,
     BranchRecord,
     ClosedBranch,
     CommittedTokens,
     DeletedToken,
     RetiredToken,
-    Tag,
+    StoredBranch,
+    StoredTag,
     TokenRecord,
     decode_branch,
 )
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import Record, decode, decode_optional, encode
 from refstore.records.figure_records import Amount, DayAmount, GcFigures, ReaperFigures, RunProgress, StopRequest
 from refstore.records.lake_records import (
@@ -72,7 +72,7 @@ from refstore.records.repository_records import (
     RetentionRecord,
 )
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
-from refstore.records.staging_records import Entry, StagedRecord, Tombstone, decode_staged, decode_staged_many
+from refstore.records.staging_records import StagedRecord, StoredEntry, Tombstone, decode_staged, decode_staged_many
 
 ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
 TOKEN = Token("main:01j8x6w3vr0000000000000001")
@@ -81,7 +81,7 @@ COMMIT = CommitId("c" * 64)
 MAIN = BranchName("main")
 PATH = Path("a/b")
 REFERENCE = Reference(TOKEN, PATH)
-ENTRY = Entry(ADDRESS, 5, "ab12", 1_700_000_000_000)
+ENTRY = StoredEntry(ADDRESS, 5, "ab12", 1_700_000_000_000)
 ATTRIBUTES = S3Attributes(
     ContentDescription(
         "crc32", "AAAAAA==-3", True, "e1-3", ((2, 5), (1, 3)), ("AAAAAA==", "AAAAAQ==", "AAAAAg=="), (ADDRESS,)
@@ -92,7 +92,7 @@ ATTRIBUTES = S3Attributes(
 
 RECORDS: dict[str, Record] = {
     "entry": ENTRY,
-    "entry, full": Entry(
+    "entry, full": StoredEntry(
         *(ADDRESS, 2**40, "ab12", 1_700_000_000_000, {"b": "2", "a": "1"}, "text/csv", "r1", "d41d8cd9"), ATTRIBUTES
     ),
     "tombstone": Tombstone(),
@@ -113,8 +113,8 @@ RECORDS: dict[str, Record] = {
     "uploaded part, full": UploadedPart(5, "e1", 1_700_000_000_000, {"crc32": "AAAAAA=="}, (ADDRESS,)),
     "deleting": Deleting(1_700_000_000_000, REFERENCE, "reset"),
     "deleting, full": Deleting(1_700_000_000_000, REFERENCE, "reset", 5),
-    "branch": Branch(COMMIT, TOKEN, (), (), "w1"),
-    "branch, full": Branch(
+    "branch": StoredBranch(COMMIT, TOKEN, (), (), "w1"),
+    "branch, full": StoredBranch(
         COMMIT,
         TOKEN,
         (OTHER,),
@@ -130,8 +130,8 @@ RECORDS: dict[str, Record] = {
     "committed tokens": CommittedTokens((TOKEN, OTHER), 1_700_000_000_000),
     "token": TokenRecord(1_700_000_000_000),
     "token, full": TokenRecord(1_700_000_000_000, 1_700_000_000_001),
-    "commit": Commit((), "", "", (), 1_700_000_000_000, "", "Repository created"),
-    "commit, full": Commit(
+    "commit": StoredCommit((), "", "", (), 1_700_000_000_000, "", "Repository created"),
+    "commit, full": StoredCommit(
         (COMMIT,),
         "m1",
         "a1",
@@ -157,8 +157,8 @@ RECORDS: dict[str, Record] = {
         *("w1", "swept", 1_700_000_000_000, 5, 1_700_000_000_005, "d1", ("m0",), 1, 2, {"b": 2, "a": 1}, "why?", "me"),
         *(3, 4, 5, {"deleted": 1}, "unmarked", 6),
     ),
-    "tag": Tag(COMMIT),
-    "tag, full": Tag(COMMIT, 1_700_000_000_000, "1"),
+    "tag": StoredTag(COMMIT),
+    "tag, full": StoredTag(COMMIT, 1_700_000_000_000, "1"),
     "repository": RepositoryRecord(
         RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000
     ),
@@ -521,23 +521,26 @@ def test_any_bytes_are_read_or_corrupt(value: bytes) -> None:
 def test_a_record_of_a_newer_version_is_read() -> None:
     """While versions are mixed, an older process meets fields that it does not know."""
     newer = msgspec.msgpack.encode([*msgspec.msgpack.decode(encode(RECORDS["tag, full"])), "new"])
-    assert decode(newer, Tag) == RECORDS["tag, full"]
+    assert decode(newer, StoredTag) == RECORDS["tag, full"]
 
 
 def test_metadata_is_written_in_one_order() -> None:
-    assert encode(Commit((), "", "", (), 0, "", "", {"a": "1", "b": "2"})) == encode(
-        Commit((), "", "", (), 0, "", "", {"b": "2", "a": "1"})
+    assert encode(StoredCommit((), "", "", (), 0, "", "", {"a": "1", "b": "2"})) == encode(
+        StoredCommit((), "", "", (), 0, "", "", {"b": "2", "a": "1"})
     )
 
 
 def test_no_value_is_no_record() -> None:
-    assert decode_optional(ABSENT, Tag) is None
-    assert decode_optional(encode(Tag(COMMIT)), Tag) == Tag(COMMIT)
+    assert decode_optional(ABSENT, StoredTag) is None
+    assert decode_optional(encode(StoredTag(COMMIT)), StoredTag) == StoredTag(COMMIT)
 
 
 @pytest.mark.parametrize(
     ("live", "tokens"),
-    [(Branch(COMMIT, TOKEN, (), (), ""), (TOKEN,)), (Branch(COMMIT, TOKEN, (OTHER,), (), ""), (TOKEN, OTHER))],
+    [
+        (StoredBranch(COMMIT, TOKEN, (), (), ""), (TOKEN,)),
+        (StoredBranch(COMMIT, TOKEN, (OTHER,), (), ""), (TOKEN, OTHER)),
+    ],
 )
-def test_a_reader_looks_through_the_newest_token_first(live: Branch, tokens: tuple[Token, ...]) -> None:
+def test_a_reader_looks_through_the_newest_token_first(live: StoredBranch, tokens: tuple[Token, ...]) -> None:
     assert live.live_tokens == tokens

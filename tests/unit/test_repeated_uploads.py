@@ -11,7 +11,7 @@ import pytest
 from refstore.errors import MergeConflict, NothingToCommit
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 from tests.reaping import reap_all, release_all
@@ -28,7 +28,7 @@ def repo() -> Iterator[Repository]:
         lake.delete_repository("lake")
 
 
-def again(repo: Repository, branch: str = "main") -> Entry:
+def again(repo: Repository, branch: str = "main") -> StoredEntry:
     return repo.upload(branch, "a", b"one", metadata={"k": "v"}, content_type="text/plain", mtime_ms=5)
 
 

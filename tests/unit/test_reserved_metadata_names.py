@@ -21,7 +21,7 @@ from refstore.operations.move import Move
 from refstore.operations.upload import Link, Stage, Upload
 from refstore.records.repository_records import ImportSource
 from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from tests.kit.names_of_ours import ATTACK, NAMES
 from tests.reaper_world import World
@@ -42,7 +42,7 @@ def _token(repo: Repository) -> str:
     return issued.token
 
 
-def _changed(metadata: dict[str, str]) -> Callable[[Entry], Entry]:
+def _changed(metadata: dict[str, str]) -> Callable[[StoredEntry], StoredEntry]:
     return lambda entry: msgspec.structs.replace(entry, metadata=metadata)
 
 
@@ -147,7 +147,7 @@ def test_a_change_keeps_the_description_of_the_content(way: str) -> None:
     world = with_attributes()
     forged = S3Attributes(ContentDescription(etag="forged"), {"expires": "0"}, {})
 
-    def change(entry: Entry) -> Entry:
+    def change(entry: StoredEntry) -> StoredEntry:
         return msgspec.structs.replace(entry, s3=forged, md5="f" * 32, checksum="f", size_bytes=1)
 
     if way == "copy_many":

@@ -16,7 +16,7 @@ from refstore.operations.restore import RestoreOutcome, RestoreResult
 from refstore.operations.upload import Upload
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore.records.staging_records import Entry, without_reference
+from refstore.records.staging_records import StoredEntry, without_reference
 from refstore.repository import Repository
 from refstore_reaper.scrub import scrub_references
 from tests.interrupted import Interrupted, seal
@@ -25,7 +25,7 @@ from tests.kit.counting_kv import CountingKV
 from tests.reaping import delete_due, release_all, scrub_all
 
 
-def upload(repo: Repository, path: str = "a", body: bytes = b"1", branch: str = "main") -> Entry:
+def upload(repo: Repository, path: str = "a", body: bytes = b"1", branch: str = "main") -> StoredEntry:
     return repo.upload(branch, path, body, metadata={"owner": "ann"}, content_type="text/plain", mtime_ms=7)
 
 

@@ -25,7 +25,7 @@ from refstore.operations import rules_document
 from refstore.operations.rules_in_force import RetentionRules
 from refstore.records import keys
 from refstore.records.branch_records import ClosedBranch
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, encode
 from refstore.records.repository_records import RepositoryRecord, RetentionRecord
 from refstore.repository import Repository
@@ -139,7 +139,7 @@ class TestRules:
 
     def test_a_pin_of_a_commit_that_never_landed(self, repo: Repository, kv: Interrupted) -> None:
         given_up = CommitId("f" * 64)
-        kv.set(keys.commit(repo.context.repo, given_up), encode(Commit((), "", "", (), 0, "", "given up")))
+        kv.set(keys.commit(repo.context.repo, given_up), encode(StoredCommit((), "", "", (), 0, "", "given up")))
         with pytest.raises(InvalidRules, match="does not exist"):
             repo.set_retention(f'{{"pins": {{"commits": ["{given_up}"]}}}}')
 
@@ -292,7 +292,7 @@ class TestReadingTheHistory:
     def test_what_did_not_land_is_told_apart(self, repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
         head = commit(repo)
         given_up = CommitId("f" * 64)
-        kv.set(keys.commit(repo.context.repo, given_up), encode(Commit((head,), "", "", (), 0, "", "given up")))
+        kv.set(keys.commit(repo.context.repo, given_up), encode(StoredCommit((head,), "", "", (), 0, "", "given up")))
         assert self.states(repo)[ExpiryState.UNLANDED] == {given_up}
 
     @pytest.mark.parametrize("behind", ["commits", "branches", "tags"])

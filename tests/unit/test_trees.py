@@ -19,7 +19,7 @@ from refstore.errors import CorruptRange, CorruptRecord, Invalid, MergeConflict,
 from refstore.objects.base import Body, StoredObject
 from refstore.objects.memory import MemoryObjects
 from refstore.records.encoding import encode
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import added_addresses, columns, object_names, sorted_runs
 from refstore.versioning.commits.added_addresses import AddedAddressCollector
 from refstore.versioning.commits.caches import Cache, Caches
@@ -67,8 +67,10 @@ class Watched(MemoryObjects):
         self.reads.clear()
 
 
-def entry(number: int, version: int = 0, **fields: object) -> Entry:
-    return Entry(Address(f"data/2026112107/{version:013d}{number:013d}"), number, f"{number:064x}", version, **fields)
+def entry(number: int, version: int = 0, **fields: object) -> StoredEntry:
+    return StoredEntry(
+        Address(f"data/2026112107/{version:013d}{number:013d}"), number, f"{number:064x}", version, **fields
+    )
 
 
 def path(number: int) -> str:
@@ -135,9 +137,9 @@ def test_any_field_that_differs_is_a_change(others: int) -> None:
         entry(5, version=1),
         entry(5, metadata={"a": "b"}),
         entry(5, content_type="x"),
-        Entry(entry(5).address, 6, entry(5).checksum, 0),
-        Entry(entry(5).address, 5, "", 0),
-        Entry(entry(5).address, 5, entry(5).checksum, 9),
+        StoredEntry(entry(5).address, 6, entry(5).checksum, 0),
+        StoredEntry(entry(5).address, 5, "", 0),
+        StoredEntry(entry(5).address, 5, entry(5).checksum, 9),
     ):
         written = trees.apply(
             base, [(path(5), changed), *((path(10 + number), entry(10 + number)) for number in range(others))]
@@ -430,7 +432,7 @@ def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> Non
     trees = trees_on(Watched())
     base = tree_of(trees, 10)
     new = entry(3, version=1)
-    later = Entry(new.address, new.size_bytes, new.checksum, new.mtime_ms + 1, new.metadata, new.content_type)
+    later = StoredEntry(new.address, new.size_bytes, new.checksum, new.mtime_ms + 1, new.metadata, new.content_type)
     ours, theirs = (trees.apply(base, [(path(3), each)]).metarange for each in (new, later))
     assert list(merge_changes(trees, base, ours, theirs, MergeStrategy.NONE, equal_as_uploaded)) == []
 
@@ -470,9 +472,9 @@ def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(
 )
 def test_foreign_addresses_are_not_listed(address: str) -> None:
     trees = trees_on(Watched())
-    written = trees.apply("", [("a", Entry(Address(address), 1, "", 0))])
+    written = trees.apply("", [("a", StoredEntry(Address(address), 1, "", 0))])
     assert written.added_addresses_id == ""
-    assert trees.get(written.metarange, "a") == Entry(Address(address), 1, "", 0)
+    assert trees.get(written.metarange, "a") == StoredEntry(Address(address), 1, "", 0)
 
 
 def test_a_listing_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from refstore.operations.address_info import ReferenceState
 from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reference_records import Emptied, Issued, Listed
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore_reaper.scrub import SCRUBBED_CAUSE, release_unnamed
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 from tests.reaping import scrub_all
@@ -229,7 +229,7 @@ class TestRaces:
 class TestUndo:
     """What a copy from a marked commit replaced is put back, though its reference was released meanwhile."""
 
-    def copy_late(self, world: World, meanwhile: Callable[[], None]) -> Entry:
+    def copy_late(self, world: World, meanwhile: Callable[[], None]) -> StoredEntry:
         """Copy over a staged object from a commit that is marked behind the entry. Return the staged one's entry."""
         world.upload("main", "committed")
         commit = world.repo.commit("main", "c1").id
@@ -256,7 +256,7 @@ class TestUndo:
         assert world.repo.read("main", "a") == b"staged"
         value = world.kv.get(self.key_of_a(world))
         assert isinstance(value, bytes)
-        entry = decode(value, Entry)
+        entry = decode(value, StoredEntry)
         assert entry.address == staged.address
         record = record_of(world, staged.address)
         assert isinstance(record, Listed)

@@ -14,7 +14,7 @@ from refstore.core.ids import is_own
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.errors import AlreadyExists, Contention, Invalid, RefstoreError
 from refstore.operations.upload import Stage, Upload
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore_api import signed_urls
 from refstore_api.api_calls import ApiCall
@@ -335,7 +335,7 @@ def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> 
         raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was not changed")
 
 
-def _sign_read_url(call: ApiCall, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
+def _sign_read_url(call: ApiCall, context: Context, entry: StoredEntry) -> signed_urls.SignedUrl | None:
     """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
     check_erased(entry)
     if not is_own(entry.address):

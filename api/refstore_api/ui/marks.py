@@ -16,7 +16,7 @@ from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState
 from refstore.monitoring import figures
 from refstore.operations import unmark as unmark_operation
 from refstore.operations.unmark import UnmarkResult
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.mark_records import Mark
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
@@ -155,9 +155,9 @@ def read_mark_summary(repo: Repository, mark: str) -> GcSummary | None:
         return None
 
 
-def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, Commit | None]]:
+def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, StoredCommit | None]]:
     found = list(islice((each for each in marks.commits.scan_marked(mark) if each > after), COMMITS + 1))
-    records: Mapping[CommitId, Commit] = dict(marks.commits.read_commits(found)) if found else {}
+    records: Mapping[CommitId, StoredCommit] = dict(marks.commits.read_commits(found)) if found else {}
     return [
         (commit, own, records.get(commit))
         for commit, own in zip(found, marks.commits.read_marks(found), strict=True)

@@ -18,10 +18,10 @@ from refstore.errors import BranchNotFound
 from refstore.monitoring import figures, run_control
 from refstore.operations import multipart
 from refstore.operations.multipart import list_uploads
-from refstore.records.branch_records import Branch
+from refstore.records.branch_records import StoredBranch
 from refstore.records.figure_records import Amount
 from refstore.records.multipart_records import MultipartUpload
-from refstore.records.staging_records import Entry, decode_staged_many
+from refstore.records.staging_records import StoredEntry, decode_staged_many
 from refstore.repository import Repository
 from refstore.versioning.multipart_uploads import RegisteredUpload, UploadName
 from refstore_api.encoded_slashes import EncodedNameRoute
@@ -43,7 +43,7 @@ PARTS_MAX: Final = 1_000
 
 class BranchRow(NamedTuple):
     name: BranchName
-    record: Branch
+    record: StoredBranch
     staged_amount: Amount
     has_more: bool
     """Whether at least so much is staged."""
@@ -97,12 +97,12 @@ async def show(
     return await session.read(work)
 
 
-def _rows(repo: Repository, branches: Sequence[tuple[BranchName, Branch]]) -> list[BranchRow]:
+def _rows(repo: Repository, branches: Sequence[tuple[BranchName, StoredBranch]]) -> list[BranchRow]:
     rows: list[BranchRow] = []
     for name, record in branches:
         staged = list(islice(repo.context.staging.scan_merged(record.live_tokens), STAGED_MAX + 1))
         changes = decode_staged_many([value for _, value, _ in staged[:STAGED_MAX]])
-        entries = [change for change in changes if isinstance(change, Entry)]
+        entries = [change for change in changes if isinstance(change, StoredEntry)]
         amount = Amount(len(changes), sum_sizes(entry.size_bytes for entry in entries))
         oldest_ms = min((entry.mtime_ms for entry in entries), default=0)
         rows.append(BranchRow(name, record, amount, len(staged) > STAGED_MAX, oldest_ms))

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from refstore.core.ids import Address, is_own
 from refstore.records.location_records import Content
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 
-EntryPair = tuple[Entry | None, Entry | None]
+EntryPair = tuple[StoredEntry | None, StoredEntry | None]
 """What two sides have at a path; None: nothing."""
 
 AreEqual = Callable[[Sequence[EntryPair]], list[bool]]
 """Returns of each pair whether both sides are equal."""
 
 
-def needs_contents(left: Entry | None, right: Entry | None) -> bool:
+def needs_contents(left: StoredEntry | None, right: StoredEntry | None) -> bool:
     """Return whether only the contents of both can tell: they are own objects of different identities, and the rest is
     equal.
     """
@@ -33,7 +33,7 @@ def needs_contents(left: Entry | None, right: Entry | None) -> bool:
     )
 
 
-def are_equal(left: Entry | None, right: Entry | None, contents: Mapping[Address, Content]) -> bool:
+def are_equal(left: StoredEntry | None, right: StoredEntry | None, contents: Mapping[Address, Content]) -> bool:
     """Return whether two entries are equal. `contents`: of identities that a purge has replaced, what readers get now.
 
     When it was put is not what an own object is. A foreign object is described by all that is known of it, because its
@@ -55,15 +55,15 @@ def _have_same_bytes(left: Content, right: Content) -> bool:
     return bool(left.md5 and right.md5) and (left.size_bytes, left.checksum) == (right.size_bytes, right.checksum)
 
 
-def _content(entry: Entry, contents: Mapping[Address, Content]) -> Content:
+def _content(entry: StoredEntry, contents: Mapping[Address, Content]) -> Content:
     return contents.get(entry.address) or Content(entry.address, entry.size_bytes, entry.checksum, entry.md5)
 
 
-def _have_same_metadata(left: Entry, right: Entry) -> bool:
+def _have_same_metadata(left: StoredEntry, right: StoredEntry) -> bool:
     return (left.metadata, left.content_type, left.s3) == (right.metadata, right.content_type, right.s3)
 
 
-def _metadata_key(entry: Entry) -> tuple[object, ...]:
+def _metadata_key(entry: StoredEntry) -> tuple[object, ...]:
     return (
         entry.address,
         entry.size_bytes,

@@ -15,29 +15,29 @@ from typing import Final
 
 from refstore.core.ids import CommitId
 from refstore.errors import CorruptRecord
-from refstore.records.commit_records import Commit
+from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import encode
 
-GetCommit = Callable[[CommitId], Commit]
+GetCommit = Callable[[CommitId], StoredCommit]
 
 _LEFT: Final = 1
 _RIGHT: Final = 2
 _BOTH: Final = 3
 
 
-def commit_id(commit: Commit) -> CommitId:
+def commit_id(commit: StoredCommit) -> CommitId:
     """Return the SHA-256 of the commit's canonical encoding: equal commits have one id."""
     return CommitId(hashlib.sha256(encode(commit)).hexdigest())
 
 
-def next_generation(parents: Iterable[Commit]) -> int:
+def next_generation(parents: Iterable[StoredCommit]) -> int:
     """Return the generation of a commit with these parents."""
     return 1 + max((parent.generation for parent in parents), default=-1)
 
 
 def log(
     get_commit: GetCommit, head: CommitId, *, first_parent: bool = False, since_ms: int | None = None
-) -> Iterator[tuple[CommitId, Commit]]:
+) -> Iterator[tuple[CommitId, StoredCommit]]:
     """Yield `head` and its ancestors: no commit before its descendants, otherwise the newest first.
 
     `first_parent`: follow only first parents, the branch's own line. `since_ms`: end each line before its first commit
@@ -78,9 +78,9 @@ class _Frontier:
     def __init__(self, get_commit: GetCommit) -> None:
         self._get_commit = get_commit
         self._heap: list[tuple[int, int, int]] = []
-        self._waiting: dict[CommitId, tuple[Commit, int]] = {}
+        self._waiting: dict[CommitId, tuple[StoredCommit, int]] = {}
 
-    def push(self, current: CommitId, sides: int, *, child: Commit | None = None) -> None:
+    def push(self, current: CommitId, sides: int, *, child: StoredCommit | None = None) -> None:
         pending = self._waiting.get(current)
         if pending is not None:
             self._waiting[current] = (pending[0], pending[1] | sides)
@@ -94,7 +94,7 @@ class _Frontier:
         self._waiting[current] = (commit, sides)
         heapq.heappush(self._heap, (-commit.generation, -commit.created_ms, -int(current, 16)))
 
-    def pop(self) -> tuple[CommitId, Commit, int]:
+    def pop(self) -> tuple[CommitId, StoredCommit, int]:
         current = CommitId(f"{-heapq.heappop(self._heap)[2]:064x}")
         commit, sides = self._waiting.pop(current)
         return current, commit, sides

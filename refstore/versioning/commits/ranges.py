@@ -29,7 +29,7 @@ import msgspec
 from refstore.core.ids import Address
 from refstore.errors import CorruptRange, Invalid
 from refstore.records.s3_attributes import S3Attributes
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import columns, object_names
 from refstore.versioning.commits.columns import Column, ColumnKind, Layout, Rows, UnreadableColumns
 
@@ -115,7 +115,7 @@ metarange.
 # ---- rows
 
 
-def rows_of(paths: Sequence[str], entries: Sequence[Entry]) -> Rows:
+def rows_of(paths: Sequence[str], entries: Sequence[StoredEntry]) -> Rows:
     """Make rows of entries. Raises Invalid for an entry that a range cannot hold."""
     try:
         return columns.rows_of(
@@ -146,7 +146,7 @@ def addresses_of(rows: Rows) -> list[Address]:
     return rows.column(ADDRESS).to_pylist()
 
 
-def entries_of(rows: Rows) -> list[Entry]:
+def entries_of(rows: Rows) -> list[StoredEntry]:
     """Make entries of rows. Raises CorruptRange."""
     values = (rows.column(at).to_pylist() for at in range(1, len(LAYOUT.fields)))
     addresses, sizes, checksums, mtimes, metadata, content_types, s3, md5s = values
@@ -157,14 +157,16 @@ def entries_of(rows: Rows) -> list[Entry]:
         raise CorruptRange(
             f"the metadata of an entry cannot be decoded ({error}); restore its range from a backup"
         ) from error
-    return list(map(Entry, addresses, sizes, checksums, mtimes, decoded, content_types, repeat(""), md5s, attributes))
+    return list(
+        map(StoredEntry, addresses, sizes, checksums, mtimes, decoded, content_types, repeat(""), md5s, attributes)
+    )
 
 
-def items_of(rows: Rows) -> list[tuple[str, Entry]]:
+def items_of(rows: Rows) -> list[tuple[str, StoredEntry]]:
     return list(zip(paths_of(rows), entries_of(rows), strict=True))
 
 
-def find_entries(rows: Rows, paths: Sequence[str]) -> list[tuple[str, Entry]]:
+def find_entries(rows: Rows, paths: Sequence[str]) -> list[tuple[str, StoredEntry]]:
     """Return the entries of those paths that are in the range."""
     if len(paths) > BISECTED_PATHS_MAX:
         return items_of(columns.take_rows(rows, columns.places_of(paths, rows)))

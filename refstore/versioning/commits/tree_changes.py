@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from refstore.errors import Invalid
-from refstore.records.staging_records import Entry, Tombstone, decode_staged
+from refstore.records.staging_records import StoredEntry, Tombstone, decode_staged
 from refstore.versioning.commits import columns, ranges
 from refstore.versioning.commits.columns import Rows
 
@@ -15,7 +15,7 @@ PAGE_ROWS: Final = 2048
 """Enough to make the cost of an Arrow call small against the rows it does; a few hundred KiB at once."""
 
 # stands in the columns of a deletion and is never written
-NOTHING: Final = Entry("", 0, "", 0)  # type: ignore[arg-type]
+NOTHING: Final = StoredEntry("", 0, "", 0)  # type: ignore[arg-type]
 
 
 class ChangePage(NamedTuple):
@@ -32,7 +32,7 @@ class ChangePage(NamedTuple):
         return ChangePage(self.paths[start:end], self.rows.slice(start, end - start), self.deletion_flags[start:end])
 
 
-def page_entries(changes: Iterable[tuple[str, Entry | None]], page_rows: int = PAGE_ROWS) -> Iterator[ChangePage]:
+def page_entries(changes: Iterable[tuple[str, StoredEntry | None]], page_rows: int = PAGE_ROWS) -> Iterator[ChangePage]:
     """Page changes; None deletes. Raises Invalid if the changes are not sorted."""
     rest, last = iter(changes), ""
     while chunk := list(islice(rest, page_rows)):
@@ -52,7 +52,7 @@ def page_values(changes: Iterable[tuple[str, bytes]], page_rows: int = PAGE_ROWS
         last = page.paths[-1]
 
 
-def _page(paths: list[str], entries: Sequence[Entry | None], last: str) -> ChangePage:
+def _page(paths: list[str], entries: Sequence[StoredEntry | None], last: str) -> ChangePage:
     if None in entries:
         deleted = [entry is None for entry in entries]
         entries = [entry or NOTHING for entry in entries]

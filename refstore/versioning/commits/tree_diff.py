@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from refstore.core import deadline
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import columns, object_names, ranges
 from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.metaranges import RangeRow
@@ -32,8 +32,8 @@ class PathChange(NamedTuple):
 
     path: str
     kind: PathChangeKind
-    left: Entry | None
-    right: Entry | None
+    left: StoredEntry | None
+    right: StoredEntry | None
 
 
 def diff(

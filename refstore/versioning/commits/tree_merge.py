@@ -27,7 +27,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from refstore.errors import MergeConflict
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits.equality import AreEqual
 from refstore.versioning.commits.tree_diff import PathChange
 from refstore.versioning.commits.trees import Trees
@@ -107,16 +107,16 @@ class MergeSides(NamedTuple):
     """A path on which theirs has something that ours has not. None: it is not there."""
 
     path: str
-    base: Entry | None
-    ours: Entry | None
-    theirs: Entry | None
+    base: StoredEntry | None
+    ours: StoredEntry | None
+    theirs: StoredEntry | None
     is_conflict: bool
     """Whether ours has changed it, too."""
 
 
 def compare_sides(
     changes: Iterator[PathChange],
-    ours: Callable[[list[str]], Mapping[str, Entry]] | None,
+    ours: Callable[[list[str]], Mapping[str, StoredEntry]] | None,
     equal: AreEqual,
     *,
     batch: int = BATCH,
@@ -137,7 +137,7 @@ def compare_sides(
 
 def merge_changes(
     trees: Trees, base: str, ours: str, theirs: str, strategy: MergeStrategy, equal: AreEqual
-) -> Iterator[tuple[str, Entry | None]]:
+) -> Iterator[tuple[str, StoredEntry | None]]:
     """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`, in path order. Raises
     MergeConflict, as a rule before the first change, so that nothing is written in vain.
     """
@@ -173,7 +173,7 @@ def merge_changes(
             raise _merge_conflict(tuple(each.path for each in some if each.is_conflict), has_more=True)
 
 
-def _decide(steps: Iterable[MergeSides], strategy: MergeStrategy) -> Iterator[tuple[str, Entry | None]]:
+def _decide(steps: Iterable[MergeSides], strategy: MergeStrategy) -> Iterator[tuple[str, StoredEntry | None]]:
     for step in steps:
         if not step.is_conflict or strategy is MergeStrategy.THEIRS:
             yield step.path, step.theirs

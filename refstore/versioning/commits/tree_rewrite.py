@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import columns, object_names, ranges
 from refstore.versioning.commits.added_addresses import AddedAddressCollector
 from refstore.versioning.commits.columns import Rows
@@ -45,7 +45,7 @@ class WrittenTree(NamedTuple):
     removed_entries: int
     unchanged_entries: int
     """Puts of what was there already, and deletions of what was not."""
-    samples: tuple[tuple[Entry, Entry], ...] = ()
+    samples: tuple[tuple[StoredEntry, StoredEntry], ...] = ()
     """The first replaced entries, old and new. Mostly they tell that readers will notice the tree, or there are no more
     of them; else `ContentComparison.changes_nothing` needs a diff.
     """
@@ -102,7 +102,7 @@ class TreeRewrite:
         self._old_by_hash: dict[str, RangeRow] = {}
         """The old ranges that were opened: a new range with the same content becomes the old one."""
         self._inserted = self._replaced = self._removed = self._unchanged = 0
-        self._samples: list[tuple[Entry, Entry]] = []
+        self._samples: list[tuple[StoredEntry, StoredEntry]] = []
 
     def run(self, pages: Iterable[ChangePage]) -> WrittenTree:
         try:

@@ -17,7 +17,7 @@ from refstore.core.clock import Clock
 from refstore.core.ids import Address, Ids
 from refstore.core.lazy_modules import LazyModule
 from refstore.objects.base import ObjectStore
-from refstore.records.staging_records import Entry
+from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits import ranges, tree_changes
 from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.columns import Rows
@@ -67,10 +67,10 @@ class Trees:
 
     # ---- reading
 
-    def get(self, metarange: str, path: str) -> Entry | None:
+    def get(self, metarange: str, path: str) -> StoredEntry | None:
         return self.get_many(metarange, (path,)).get(path)
 
-    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]:
+    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, StoredEntry]:
         """Return the entries of those paths that exist. Each range is read once."""
         tree = self._store.metarange(metarange)
         paths_by_range: dict[int, list[str]] = {}
@@ -78,7 +78,7 @@ class Trees:
             at = tree.find_range(path)
             if at < len(tree.rows) and tree.rows[at].first_path <= path:
                 paths_by_range.setdefault(at, []).append(path)
-        entries: dict[str, Entry] = {}
+        entries: dict[str, StoredEntry] = {}
         with Workers(self._threads) as workers:
             for rows, inside in zip(
                 self._rows(workers, [tree.rows[at] for at in paths_by_range]), paths_by_range.values(), strict=True
@@ -88,12 +88,12 @@ class Trees:
 
     def scan(
         self, metarange: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
-    ) -> list[tuple[str, Entry]]:
+    ) -> list[tuple[str, StoredEntry]]:
         """Return a page of the entries with `prefix`, strictly after `after`; fewer than `limit` at the end."""
         deadline.check()  # cached ranges make no request, and only requests check the deadline
         tree = self._store.metarange(metarange)
         at = tree.find_range(max(prefix, after))
-        page: list[tuple[str, Entry]] = []
+        page: list[tuple[str, StoredEntry]] = []
         with Workers(self._threads) as workers:
             while len(page) < limit and (
                 range_rows := self._next_ranges(tree, at, prefix, 1 if not page else limit - len(page))
@@ -127,12 +127,12 @@ class Trees:
         rows = tree.rows[tree.find_range(max(prefix, after)) :]
         return list(takewhile(lambda row: ranges.may_contain(row.first_path, prefix), rows))
 
-    def entries_of_range(self, range_id: str, *, prefix: str = "", after: str = "") -> list[tuple[str, Entry]]:
+    def entries_of_range(self, range_id: str, *, prefix: str = "", after: str = "") -> list[tuple[str, StoredEntry]]:
         return ranges.items_of(ranges.rows_with_prefix(self._store.range(range_id), prefix, after))
 
     # ---- writing
 
-    def apply(self, base: str, sorted_changes: Iterable[tuple[str, Entry | None]]) -> WrittenTree:
+    def apply(self, base: str, sorted_changes: Iterable[tuple[str, StoredEntry | None]]) -> WrittenTree:
         """Write a new tree: the base with the changes, sorted by path, each path once; None deletes."""
         return self._apply(base, tree_changes.page_entries(sorted_changes, self._page_rows))
 
