@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refstore.cli.common import emit, invocation_of, loaded_of, open_lake
-from refstore.cli.option_values import duration_seconds
 from refstore.cli.parameters import DryRun
 from refstore.cli.rows import format_when
+from refstore.core.durations import parse_duration
 from refstore.core.safety import SHARED
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _parse(text: str) -> tuple[str, float]:
     try:
         return name, float(value)
     except ValueError:
-        return name, duration_seconds(name, value, days_max=3660)
+        return name, parse_duration(name, value, most=3660 * DAY_SECONDS)
 
 
 def _number(seconds: float) -> float:

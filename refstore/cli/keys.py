@@ -10,9 +10,10 @@ import typer
 
 from refstore.cli.common import emit, open_lake, settings_of
 from refstore.cli.confirmation import confirm
-from refstore.cli.option_values import duration_seconds
 from refstore.cli.parameters import Yes
 from refstore.cli.rows import format_when
+from refstore.core.durations import parse_duration
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import Invalid
 from refstore.lake import Lake
 from refstore.service import access_keys, s3_secrets
@@ -60,7 +61,7 @@ def create(
         chosen_role = access_keys.Role[role.upper()]
     except KeyError:
         raise Invalid(f"{role!r} is not a role; use reader, writer or operator") from None
-    seconds = duration_seconds("--expires", expires, days_max=EXPIRES_DAYS_MAX) if expires is not None else None
+    seconds = parse_duration("--expires", expires, most=EXPIRES_DAYS_MAX * DAY_SECONDS) if expires is not None else None
     with open_lake(ctx, create=True) as lake:
         expires_ms = lake.clock.now_ms() + int(seconds * 1000) if seconds is not None else 0
         created = access_keys.create_key(
@@ -138,7 +139,7 @@ def rotate(
     """
     if now and overlap is not None:
         raise Invalid("--now and --overlap contradict each other; give one of them")
-    overlap_ms = 0 if now else int(duration_seconds("--overlap", overlap or "1d") * 1000)
+    overlap_ms = 0 if now else int(parse_duration("--overlap", overlap or "1d") * 1000)
     settings = settings_of(ctx)
     with open_lake(ctx) as lake:
         if now:

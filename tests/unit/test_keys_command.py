@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from refstore.cli.option_values import duration_seconds
 from refstore.configuration.settings import embedded_urls
+from refstore.core.durations import parse_duration, write_duration
 from refstore.errors import InvalidSettings
 from refstore.lake import Lake
 from refstore.service import access_keys
@@ -44,10 +44,10 @@ def test_an_expiry_that_is_no_length_of_time_is_refused(refstore: Command, text:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("6h", 21_600), ("1.5d", 129_600)])
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert duration_seconds("--overlap", text) == seconds
+    assert parse_duration("--overlap", text) == seconds
     for wrong in ("6 hours", "400d", "0.5s", "inf"):
-        with pytest.raises(InvalidSettings, match="is no interval"):
-            duration_seconds("--overlap", wrong)
+        with pytest.raises(InvalidSettings, match="is no duration"):
+            parse_duration("--overlap", wrong)
 
 
 def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key: dict[str, Any]) -> None:
@@ -136,3 +136,11 @@ def test_a_key_that_does_not_exist_is_said_so(refstore: Command, key: dict[str, 
     ran = refstore("keys", *words.split(), "RSNOBODY", "--yes")
     assert ran.code == 3
     assert "refstore keys list" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0"), (0.25, "250ms"), (90, "90s"), (129_600, "36h"), (604_800, "7d")]
+)
+def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
+    assert write_duration(seconds) == text
+    assert parse_duration("--wait", text, least=0) == seconds
