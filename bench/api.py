@@ -90,7 +90,7 @@ def flows(shop: Workshop) -> Iterator[Row]:
     with filling(folder) as lake:
         repo = lake.repository(lakes.REPOSITORY)
         lakes.upload(repo, "main", range(scale.served))
-        repo.create_branch("staged", "main")
+        repo.create_branch("staged", source="main")
         repo.commit("main", "what is committed")
         lakes.upload(repo, "staged", range(scale.served))
         shop.say(f"api: issuing {2 * scale.asked * scale.turns:,} addresses")

@@ -51,7 +51,7 @@ def run(shop: Workshop) -> Iterator[Row]:
         for order, numbers in (("in path order", range(turns * count)), ("in random order", shuffled)):
             shop.say(f"bookkeeping: {turns} x {count:,} uploads {order}")
             branch = order.replace(" ", "-")
-            repo.create_branch(branch, "main")
+            repo.create_branch(branch, source="main")
             pairs = plain_pairs(repo, branch, count)
             ours, theirs = in_turns(
                 turns,
@@ -76,7 +76,7 @@ def two_at_once(shop: Workshop, repo: Repository, floor: redis.Redis, numbers: S
     """Two threads of one process, each with every other object: while one waits for Redis, the other prepares."""
     count, turns = shop.scale.booked, shop.scale.turns
     shop.say(f"bookkeeping: {turns} x {count:,} uploads by two threads")
-    repo.create_branch("two-threads", "main")
+    repo.create_branch("two-threads", source="main")
     pairs = plain_pairs(repo, "two-threads", count)
 
     def both(turn: int) -> float:

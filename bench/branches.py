@@ -24,7 +24,7 @@ def run(shop: Workshop) -> Iterator[Row]:
         with lakes.open_lake(kv_url, f"memory://branches-{name}", lakes.nowhere) as lake:
             repo = lake.create_repository(lakes.REPOSITORY)
             for branch, objects in ((BIG, count), (SMALL, 1)):
-                repo.create_branch(branch, "main")
+                repo.create_branch(branch, source="main")
                 lakes.upload(repo, branch, range(objects))
             for what, operation in (("reset", repo.reset), ("delete", repo.delete_branch)):
                 big, small = in_turns(

@@ -75,7 +75,7 @@ def _against_listing(shop: Workshop, what: str, source: str, store_url: str, cou
 def import_into(lake: Lake, turn: int, source: str, count: int) -> None:
     """Onto a branch of its own, so that every turn writes everything."""
     repo = lake.repository(lakes.REPOSITORY)
-    repo.create_branch(f"imported-{turn}", "main")
+    repo.create_branch(f"imported-{turn}", source="main")
     done = repo.import_objects(f"imported-{turn}", [ImportSource(source, "raw/")], "import")
     assert done.objects == count, f"{done.objects} were imported, not {count}"
 

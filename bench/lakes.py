@@ -1,7 +1,7 @@
 """Lakes with many staged objects, made by the product's own uploads, and the blobs they name, made by the quickest
 means.
 
-What is measured afterwards is never the making. The KV is filled by `Repository.iter_upload_many`, so it holds what a
+What is measured afterwards is never the making. The KV is filled by `Repository.upload_each`, so it holds what a
 user's lake would; only the blobs' way is short: nowhere, or into a bare file without the care that a real `put` takes.
 """
 
@@ -16,6 +16,7 @@ from typing import Final
 from refstore.configuration.settings import embedded_urls
 from refstore.core import deadline
 from refstore.core.ids import Address, is_own
+from refstore.errors import RefstoreError
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects import open_objects
@@ -131,5 +132,10 @@ def uploads(numbers: Iterable[int]) -> Iterator[Upload]:
 
 
 def upload(repo: Repository, branch: str, numbers: Iterable[int]) -> int:
-    """How many there were."""
-    return sum(1 for _ in repo.iter_upload_many(branch, uploads(numbers)))
+    """How many there were. Raises the first refusal."""
+    count = 0
+    for outcome in repo.upload_each(branch, uploads(numbers)):
+        if isinstance(outcome, RefstoreError):
+            raise outcome
+        count += 1
+    return count

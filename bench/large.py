@@ -51,7 +51,7 @@ def many_branches(shop: Workshop) -> Iterator[Row]:
             repos = [lake.create_repository(repo) for repo in ("many", "few")]
             for repo, count in zip(repos, (many, BRANCHES_FEW), strict=True):
                 for number in range(count):
-                    repo.create_branch(f"branch-{number:06d}", "main")
+                    repo.create_branch(f"branch-{number:06d}", source="main")
             among_many, among_few = in_turns(steps, *(partial(work_on_one, repo) for repo in repos))
             yield Row(
                 what=f"upload, stat and reset of one branch among {many:,} on {name}",

@@ -92,7 +92,7 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
         with lakes.open_lake(kv_url, objects_url) as lake:
             repo = lake.create_repository(lakes.REPOSITORY)
             repo.set_retention(rules)
-            repo.create_branch(LOG, "main")
+            repo.create_branch(LOG, source="main")
             blobs[rules] = lakes.blobs_of(folder, repo)
         _append(folder, blobs[rules], range(count, count + commits * APPENDED), commits)
         change(folder, blobs[rules], range(count), Earlier())

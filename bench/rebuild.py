@@ -134,7 +134,7 @@ def make_commits(folder: Path, count: int) -> None:
         for number in range(count):
             if number * 2 * BRANCHES > len(branches) * count and len(branches) < BRANCHES:
                 branches.append(f"work-{len(branches):02d}")
-                repo.create_branch(branches[-1], "main")
+                repo.create_branch(branches[-1], source="main")
             branch, path = branches[number % len(branches)], lakes.path_of(number // BRANCHES % PATHS)
             repo.upload_many(branch, [Upload(path=path, body=lakes.body_of(number))])
             repo.commit(branch, f"commit {number}")

@@ -99,4 +99,4 @@ def fill(folder: Path, count: int) -> None:
                 pairs += [(keys.commit(repo_id, row.id), encode(record)), (keys.landed_mark(repo_id, row.id), b"")]
             kv.set_many(pairs)
         for branch, head in refs.heads.items():
-            repo.create_branch(branch, head)
+            repo.create_branch(branch, source=head)

@@ -219,7 +219,7 @@ class Workshop:
             make_lake(folder)
             with filling(folder) as lake:
                 repo = lake.repository(lakes.REPOSITORY)
-                repo.create_branch(LIVE, "main")
+                repo.create_branch(LIVE, source="main")
                 lakes.upload(repo, LIVE, range(count))
             self._live[count] = folder
         return self._live[count]

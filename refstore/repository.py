@@ -5,6 +5,11 @@ Each method that changes something, and most that read, runs under the operation
 called again after an error whose `retryable` is true, because every step of the protocol is idempotent. Threads may
 share a Repository.
 
+A call names what it reads before what it writes, and the second of two names is a keyword:
+`copy("v1", "a.csv", to_branch="main")`, `merge("dev", into="main")`, `create_tag("v2", ref="main")`. A bulk call has
+two forms at most: `X_many` acts when it is called, and raises the first error; `X_each` returns an iterator with the
+outcome of each item, in their order, and acts batch by batch as it is read.
+
 Methods raise the errors of `refstore.errors`. Every method may raise InvalidName, InvalidPath, NotFound, Contention,
 Unavailable and Corrupt; the docstrings name the others. A `ref` is the name of a branch or a tag, or the id of a
 commit, also with a suffix such as `main~2` (`refstore/operations/refs.py`).
@@ -168,21 +173,19 @@ class Repository:
         uploaded, unless the refusal was certain before the batch was written. Use `upload_each` for the fate of each
         upload.
         """
-        return list(self.iter_upload_many(branch, uploads))
+        name = ids.branch_name(branch)
+        return list(self._in_batches(uploads, lambda batch: upload_operation.upload_many(self.context, name, batch)))
 
-    def iter_upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[StoredEntry]:
-        """Do what `upload_many` does lazily: each batch is uploaded when the first of its entries is read."""
+    def upload_each(
+        self, branch: str, uploads: Iterable[Upload]
+    ) -> Iterator[StoredEntry | AlreadyExists | PathChanged | Contention]:
+        """Upload any number of objects, also more than memory holds, and yield for each its entry, or the error that
+        refused it. A batch is uploaded when the first of its outcomes is read.
+        """
         name = ids.branch_name(branch)
         return self._suggest_later(
-            self._in_batches(uploads, lambda batch: upload_operation.upload_many(self.context, name, batch))
+            self._in_batches(uploads, lambda batch: upload_operation.upload_each(self.context, name, batch))
         )
-
-    @_operation
-    def upload_each(
-        self, branch: str, uploads: Sequence[Upload]
-    ) -> Sequence[StoredEntry | AlreadyExists | PathChanged | Contention]:
-        """Upload a bounded number of objects, and return for each its entry, or the error that refused it."""
-        return upload_operation.upload_each(self.context, ids.branch_name(branch), uploads)
 
     def stage(
         self,
@@ -270,31 +273,37 @@ class Repository:
         name = ids.branch_name(branch)
         return list(self._in_batches(items, lambda batch: upload_operation.link_many(self.context, name, batch)))
 
-    @_operation
     def link_each(
-        self, branch: str, items: Sequence[Link]
-    ) -> Sequence[StoredEntry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
-        """Link a bounded number of addresses, and return for each its entry, or the error that refused it."""
-        return upload_operation.link_each(self.context, ids.branch_name(branch), items)
+        self, branch: str, items: Iterable[Link]
+    ) -> Iterator[StoredEntry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
+        """Link any number of addresses, and yield for each its entry, or the error that refused it. A batch is linked
+        when the first of its outcomes is read.
+        """
+        name = ids.branch_name(branch)
+        return self._suggest_later(
+            self._in_batches(items, lambda batch: upload_operation.link_each(self.context, name, batch))
+        )
 
-    def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> StoredEntry:
-        """Give the object at `path` of the ref `source` another name on `branch`. No data is read.
+    def copy(self, ref: str, path: str, *, to_branch: str, to_path: str | None = None) -> StoredEntry:
+        """Give the object at a ref's path another name on `to_branch`, at `to_path` (default: the same path). No data
+        is read.
 
         Raises InvalidPath for a copy onto itself; `change_metadata` changes what is said of an object.
         """
-        return self.copy_many(source, branch, [copy_operation.Copy(path, destination or path)])[0]
+        return self.copy_many(ref, [copy_operation.Copy(path, to_path or path)], to_branch=to_branch)[0]
 
-    def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[StoredEntry]:
+    def copy_many(self, ref: str, copies: Iterable[Copy], *, to_branch: str) -> Sequence[StoredEntry]:
         """Copy in batches of 1,000. Each batch happens as if at once, and reads what earlier batches wrote."""
-        name = ids.branch_name(branch)
-        return list(self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, source, name, batch)))
+        name = ids.branch_name(to_branch)
+        return list(self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, ref, name, batch)))
 
-    def move(self, branch: str, path: str, destination: str) -> StoredEntry:
-        """Copy an object within a branch, then delete its source. A crash in between leaves both names.
+    def move(self, branch: str, path: str, *, to_path: str | None = None, to_branch: str | None = None) -> StoredEntry:
+        """Copy an object to another path, another branch, or both, then delete its source. A crash in between leaves
+        both names.
 
         Raises as `move_many` does.
         """
-        return self.move_many(branch, [move_operation.Move(path, destination)])[0]
+        return self.move_many(branch, [move_operation.Move(path, to_path or path)], to_branch=to_branch)[0]
 
     @_operation
     def change_metadata(self, branch: str, path: str, change: Callable[[StoredEntry], StoredEntry]) -> StoredEntry:
@@ -306,14 +315,14 @@ class Repository:
         return change_metadata.change_metadata(self.context, ids.branch_name(branch), ids.object_path(path), change)
 
     @_operation
-    def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[StoredEntry]:
-        """Copy within a branch, or to the branch `to`, then delete the sources.
+    def move_many(self, branch: str, moves: Sequence[Move], *, to_branch: str | None = None) -> Sequence[StoredEntry]:
+        """Copy within a branch, or to `to_branch`, then delete the sources.
 
         Of several calls that move one path, one does; the others take their copies back. Raises ObjectNotFound if the
         source is gone, PathChanged if it was replaced meanwhile, and Contention where a commit may have a copy, which
         stays then. The other moves of the call are made first.
         """
-        destination = ids.branch_name(branch if to is None else to)
+        destination = ids.branch_name(branch if to_branch is None else to_branch)
         return move_operation.move_many(self.context, ids.branch_name(branch), destination, moves)
 
     # ---- data out
@@ -420,15 +429,15 @@ class Repository:
 
     @_operation
     def restore(
-        self, branch: str, address: str, path: str | None = None, *, force: bool = False, dry_run: bool = False
+        self, address: str, *, to: str, path: str | None = None, force: bool = False, dry_run: bool = False
     ) -> RestoreResult:
-        """Take back an address that lost its last name, at the path that it had, or at `path`.
+        """Take back to the branch `to` an address that lost its last name, at the path that it had, or at `path`.
 
         The result has the path, the entry that is there now, and whether the call changed anything. An object that was
         written to the path since stays, and the call raises AlreadyExists; `force` replaces it. `dry_run`: return what
         the call would do. Raises Gone, AddressNotFound, ObjectNotFound.
         """
-        one, name = [restore_operation.RestoreRequest(address, path)], ids.branch_name(branch)
+        one, name = [restore_operation.RestoreRequest(address, path)], ids.branch_name(to)
         (restored,) = restore_operation.restore_many(self.context, name, one, force=force, dry_run=dry_run)
         if restored.error is not None:
             raise restored.error
@@ -438,7 +447,7 @@ class Repository:
         self,
         branch: str,
         *,
-        lost_on: str | None = None,
+        to: str | None = None,
         prefix: str = "",
         path: str | None = None,
         force: bool = False,
@@ -446,13 +455,13 @@ class Repository:
     ) -> Sequence[RestoreResult]:
         """Take back what a branch lost and can still be restored, each object at the path that it had.
 
-        `lost_on`: what another branch lost, which may be deleted by now. `prefix`: only paths that start with it.
-        `path`: only this path. Of several versions of a path the call takes the one that was lost last, and leaves
-        versions that were only overwritten, unless `path` asks for one. `force`, `dry_run`: see `restore`. The call
-        holds a record of each restored object in memory.
+        `to`: restore to another branch; the one that lost the objects may be deleted by now. `prefix`: only paths that
+        start with it. `path`: only this path. Of several versions of a path the call takes the one that was lost last,
+        and leaves versions that were only overwritten, unless `path` asks for one. `force`, `dry_run`: see `restore`.
+        The call holds a record of each restored object in memory.
         """
-        name, source = ids.branch_name(branch), ids.branch_name(branch if lost_on is None else lost_on)
-        self.get_branch(branch)
+        source, name = ids.branch_name(branch), ids.branch_name(branch if to is None else to)
+        self.get_branch(name)
         lost = trash.list_trash(self.context, branch=source, prefix=prefix if path is None else ids.object_path(path))
         latest, older = restore_operation.select_latest(
             (item for item in lost if path is None or item.path == path), by_path=path is not None
@@ -467,15 +476,19 @@ class Repository:
         )
         return results
 
-    @_operation
     def restore_each(
-        self, branch: str, requests: Sequence[RestoreRequest], *, force: bool = False, dry_run: bool = False
-    ) -> Sequence[RestoreResult]:
-        """Take back a bounded number of addresses, and return what happened to each, as `restore` does for one. No two
-        of them may have one path.
+        self, requests: Iterable[RestoreRequest], *, to: str, force: bool = False, dry_run: bool = False
+    ) -> Iterator[RestoreResult]:
+        """Take back any number of addresses, and yield what happened to each, as `restore` does for one. No two of them
+        may have one path. A batch is restored when the first of its results is read.
         """
-        name = ids.branch_name(branch)
-        return restore_operation.restore_many(self.context, name, requests, force=force, dry_run=dry_run)
+        name = ids.branch_name(to)
+        return self._suggest_later(
+            self._in_batches(
+                requests,
+                lambda batch: restore_operation.restore_many(self.context, name, batch, force=force, dry_run=dry_run),
+            )
+        )
 
     def list_trash(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[TrashItem]:
         """List what could be restored now, after the cursor `after`. A reaper at work may cause repetitions."""
@@ -510,46 +523,46 @@ class Repository:
     @_operation
     def merge(
         self,
-        branch: str,
         source: str,
-        message: str = "",
         *,
+        into: str,
+        message: str = "",
         strategy: str = "",
         squash: bool = False,
         **details: Unpack[CommitDetails],
     ) -> CommitInfo:
-        """Merge the ref `source` into a branch, and return the new commit. Raises MergeConflict, DirtyBranch,
+        """Merge a ref into the branch `into`, and return the new commit. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
 
         `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them. `squash`: record one parent only.
         """
-        options = commit_operation.CommitOptions(message=message or f"Merge {source!r} into {branch!r}", **details)
-        name = ids.branch_name(branch)
+        options = commit_operation.CommitOptions(message=message or f"Merge {source!r} into {into!r}", **details)
+        name = ids.branch_name(into)
         return commit_operation.merge(self.context, name, source, options, strategy=strategy, squash=squash)
 
     @_operation
     def revert(
-        self, branch: str, ref: str, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
+        self, ref: str, *, on: str, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
     ) -> CommitInfo:
-        """Undo a commit by a new one on the branch, and return the new one.
+        """Undo a commit by a new one on the branch `on`, and return the new one.
 
         `parent`: for a merge commit, the parent to go back to, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
         options = commit_operation.CommitOptions(message=message or f"Revert {ref}", **details)
-        return commit_operation.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
+        return commit_operation.revert(self.context, ids.branch_name(on), ref, options, parent=parent)
 
     @_operation
     def cherry_pick(
-        self, branch: str, ref: str, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
+        self, ref: str, *, onto: str, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
     ) -> CommitInfo:
-        """Apply a commit's changes again by a new one on the branch, and return the new one.
+        """Apply a commit's changes again by a new one on the branch `onto`, and return the new one.
 
         `parent`: for a merge commit, the parent to compare it with, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
         options = commit_operation.CommitOptions(message=message or f"Cherry-pick {ref}", **details)
-        return commit_operation.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
+        return commit_operation.cherry_pick(self.context, ids.branch_name(onto), ref, options, parent=parent)
 
     @_operation
     def get_commit(self, ref: str) -> CommitInfo:
@@ -592,24 +605,24 @@ class Repository:
             return unmark_operation.preview_unmark(self.context, which)
         return unmark_operation.unmark(self.context, which, pin=pin, by=by)
 
-    def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[PathChange]:
-        """List, in path order, the changes between two refs' commits, or between a branch's head and what is staged on
-        it.
+    def diff(self, ref: str, *, to: str | None = None, prefix: str = "", after: str = "") -> Iterator[PathChange]:
+        """List, in path order, the changes that lead from a ref's commit to the commit of the ref `to`; without `to`,
+        from a branch's head to what is staged on the branch.
         """
-        if right is None:
-            staged = log_and_diff.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
+        if to is None:
+            staged = log_and_diff.diff_staged(self.context, ids.branch_name(ref), prefix=prefix, after=after)
             return self._suggest_later(staged)
-        return log_and_diff.diff_refs(self.context, left, right, prefix=prefix, after=after)
+        return log_and_diff.diff_refs(self.context, ref, to, prefix=prefix, after=after)
 
     @_operation
-    def merge_base(self, left: str, right: str) -> CommitId | None:
+    def merge_base(self, ref: str, *, other: str) -> CommitId | None:
         """Return the best common ancestor of the commits of two refs; None if there is none."""
-        return log_and_diff.merge_base(self.context, left, right)
+        return log_and_diff.merge_base(self.context, ref, other)
 
     # ---- branches and tags
 
     @_operation
-    def create_branch(self, name: str, source: str, *, hidden: bool = False) -> CommitId:
+    def create_branch(self, name: str, *, source: str, hidden: bool = False) -> CommitId:
         """Create a branch at a ref's commit, and return its id. Raises AlreadyExists (a branch or a tag has the name),
         Gone (the commit has expired).
         """
@@ -630,7 +643,7 @@ class Repository:
         branch_operation.delete_branch(self.context, ids.branch_name(name), default=self.default_branch)
 
     @_operation
-    def create_tag(self, name: str, ref: str) -> CommitId:
+    def create_tag(self, name: str, *, ref: str) -> CommitId:
         """Create a tag at a ref's commit, and return its id. Raises AlreadyExists (a tag or a branch has the name),
         Gone (the commit has expired).
         """

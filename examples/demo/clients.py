@@ -157,13 +157,13 @@ class Client:
 
     def copy(self, ref: str, folder: str, branch: str, to: str, files: Files) -> None:
         copies = [Copy(folder + file.path, to + file.path) for file in files]
-        self._call(self.repo.copy_many, ref, branch, copies)
+        self._call(self.repo.copy_many, ref, copies, to_branch=branch)
         self.report("copied", branch, sources_of(to, files))
 
     def move(self, branch: str, folder: str, to_branch: str, to: str, files: Files) -> None:
         for some in split_batches(files, BATCH):
             moves = [Move(folder + file.path, to + file.path) for file in some]
-            self._call(self.repo.move_many, branch, moves, to=to_branch)
+            self._call(self.repo.move_many, branch, moves, to_branch=to_branch)
             self.report("moved", to_branch, sources_of(to, some))
             self.report("deleted", branch, sources_of(folder, some))
 

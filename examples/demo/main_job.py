@@ -86,7 +86,7 @@ class MainJob:
             "6 clients on 6 branches: overwrite, copy, move, link, reset, delete; one uses S3, one will be killed"
         )
         for branch in ("etl", "ml", "landing", "scratch", "doomed", "crash"):
-            self.repo.create_branch(branch, "main")
+            self.repo.create_branch(branch, source="main")
         clients = ("etl", "ml", "scratch", "doomed")
         self._gateway.tell(self._folder)
         self._start_clients([*clients, "victim"])
@@ -114,8 +114,8 @@ class MainJob:
         for branch in ("etl", "ml", "landing"):
             with suppress(NothingToCommit):
                 self.repo.commit(branch, f"the rest of {branch}", committer="demo")
-            self.repo.merge("main", branch, committer="demo")
-        self.repo.create_tag("merged", "main")
+            self.repo.merge(branch, into="main", committer="demo")
+        self.repo.create_tag("merged", ref="main")
         self.repo.delete_branch("ml")
         self._start_clients(["last"])
         self._processes.wait(["last"])

@@ -111,7 +111,7 @@ def replay(lake: Lake, name: str, git: Git, history: History, told: Told) -> Rep
     with git.blobs() as blobs:
         _Replaying(git, history, done, blobs, default).run(told)
     for tag, commit in done.tags.items():
-        repo.create_tag(tag, done.commits[commit])
+        repo.create_tag(tag, ref=done.commits[commit])
     return done
 
 
@@ -144,7 +144,7 @@ class _Replaying:
             told("commits replayed", number, len(every))
         for branch, commit in self._done.heads.items():
             if branch != self._default:
-                self._repo.create_branch(branch, self._done.commits[commit])
+                self._repo.create_branch(branch, source=self._done.commits[commit])
         for number in range(self._working):
             self._repo.delete_branch(f"{WORKING}{number}")
 
@@ -167,14 +167,14 @@ class _Replaying:
     def _new_branch(self, at: CommitId) -> str:
         name = f"{WORKING}{self._working}"
         self._working += 1
-        self._repo.create_branch(name, at)
+        self._repo.create_branch(name, source=at)
         return name
 
     def _merge(self, branch: str, commit: GitCommit, second: CommitId) -> CommitId:
         merged = self._repo.merge(
-            branch,
             second,
-            commit.subject,
+            into=branch,
+            message=commit.subject,
             strategy="dest-wins",
             metadata={"git": commit.id},
             date_ms=commit.date_ms,
@@ -200,7 +200,7 @@ class _Replaying:
         new: Sequence[tuple[str, str]] = [(path, blob) for path, blob in changes.items() if blob is not None]
         uploads = (Upload(path=path, body=self._blobs.read(blob)) for path, blob in new)
         made: dict[str, Address | None] = dict.fromkeys(gone)
-        for (path, blob), entry in zip(new, self._repo.iter_upload_many(branch, uploads), strict=True):
+        for (path, blob), entry in zip(new, self._repo.upload_many(branch, uploads), strict=True):
             made[path] = entry.address
             self._done.blobs[entry.address] = blob
         self._repo.delete_many(branch, gone)

@@ -271,7 +271,7 @@ class BranchPublication:
             for source in sorted({first.branch for first, _ in copies}):
                 ref = hidden if source == branch else commits[source]
                 mine = [Copy(first.path, path) for first, path in copies if first.branch == source]
-                self._repo.copy_many(ref, hidden, mine)
+                self._repo.copy_many(ref, mine, to_branch=hidden)
             paths = self._paths.get(branch, 0) + len(copies) + write_summaries(branch, hidden)
             if not paths:
                 continue
@@ -316,6 +316,6 @@ class BranchPublication:
     def _open_hidden_branch(self, branch: str) -> str:
         name = self._hidden[branch]
         if name not in self._opened:
-            self._repo.create_branch(name, self._heads[branch], hidden=True)
+            self._repo.create_branch(name, source=self._heads[branch], hidden=True)
             self._opened.add(name)
         return name

@@ -374,7 +374,7 @@ def _find_landed_commits(repo: Repository, report: PurgeReport) -> list[Publishe
                 if commit.id == head:
                     break
                 if commit.record.notes.get(PURGE_NOTE) == report.run and commit.id not in known:
-                    paths = sum(1 for _ in repo.diff(commit.record.parents[0], commit.id))
+                    paths = sum(1 for _ in repo.diff(commit.record.parents[0], to=commit.id))
                     found.append(PublishedCommit(branch, commit.id, paths))
     return found
 

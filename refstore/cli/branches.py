@@ -44,7 +44,7 @@ def create_branch(
              refstore branch create sales hotfix --from main~2
     """
     with repository_of(ctx, repo_name) as repo:
-        head = repo.create_branch(name, source or repo.default_branch, hidden=hidden)
+        head = repo.create_branch(name, source=source or repo.default_branch, hidden=hidden)
         emit(ctx, {"branch": name, "commit": head})
 
 
@@ -132,7 +132,7 @@ def create_tag(ctx: typer.Context, repo_name: Name, name: Tag, ref: MaybeRef = "
     Example: refstore tag create sales v1 main
     """
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, {"tag": name, "commit": repo.create_tag(name, ref or repo.default_branch)})
+        emit(ctx, {"tag": name, "commit": repo.create_tag(name, ref=ref or repo.default_branch)})
 
 
 @tag.command("list")

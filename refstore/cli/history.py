@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Annotated, Literal
 
@@ -146,7 +147,7 @@ def diff(
              refstore diff sales main dev
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        changes = repo.diff(left, right or None, prefix=prefix)
+        changes = repo.diff(left, to=right or None, prefix=prefix)
         if stat:
             _emit_statistics(ctx, changes)
         else:
@@ -194,9 +195,9 @@ def merge(
     with repository_of(ctx, repo_name) as repo:
         with _showing_conflicts(ctx):
             new = repo.merge(
-                branch,
                 source,
-                message,
+                into=branch,
+                message=message,
                 strategy=strategy,
                 squash=squash,
                 committer=committer,
@@ -233,9 +234,9 @@ def _applying_command(what: Literal["revert", "cherry-pick"], help_: str) -> Cal
         allow_empty: AllowEmpty = False,
     ) -> None:
         with repository_of(ctx, repo_name) as repo:
-            apply = repo.revert if what == "revert" else repo.cherry_pick
+            apply = partial(repo.revert, on=branch) if what == "revert" else partial(repo.cherry_pick, onto=branch)
             with _showing_conflicts(ctx):
-                new = apply(branch, ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
+                new = apply(ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
             _emit_commit(ctx, branch, new)
 
     command.__doc__ = help_

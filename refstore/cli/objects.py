@@ -195,9 +195,9 @@ def _copy_all(repo: Repository, way: Way, *, recursive: bool, and_delete: bool =
         for batch in split_batches(copies, BATCH):
             moves = [item for item in batch if not (same_branch and item.source == item.destination)]
             if and_delete:
-                repo.move_many(way.source_ref, [Move(*item) for item in moves], to=way.branch)
+                repo.move_many(way.source_ref, [Move(*item) for item in moves], to_branch=way.branch)
             else:
-                repo.copy_many(way.source_ref, way.branch, moves)
+                repo.copy_many(way.source_ref, moves, to_branch=way.branch)
             count += len(moves)
             bar.advance(len(batch))
     if recursive and count == 0:

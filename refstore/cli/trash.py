@@ -96,13 +96,13 @@ def restore(
                 f"{repo_name} BRANCH --branch {branch}"
             )
         if what and is_own(Address(what)):
-            emit(ctx, _restored_row(repo.restore(target, what, path or None, force=force, dry_run=dry_run)))
+            emit(ctx, _restored_row(repo.restore(what, to=target, path=path or None, force=force, dry_run=dry_run)))
         elif path:
             ctx.fail("TO goes with an ADDRESS; a PATH is restored where it was")
         elif what:
             emit(ctx, _restored_row(_restore_path(repo, target, branch, what, force=force, dry_run=dry_run)))
         else:
-            results = repo.restore_many(target, lost_on=branch, prefix=prefix or "", force=force, dry_run=dry_run)
+            results = repo.restore_many(branch or target, to=target, prefix=prefix or "", force=force, dry_run=dry_run)
             if dry_run:
                 emit(ctx, (_planned_row(item) for item in results))
             else:
@@ -115,7 +115,7 @@ def _restore_path(
     """Restore the version that was lost last. Raises the error that prevented it; ObjectNotFound if nothing was lost at
     the path.
     """
-    results = repo.restore_many(target, lost_on=lost_on, path=path, force=force, dry_run=dry_run)
+    results = repo.restore_many(lost_on or target, to=target, path=path, force=force, dry_run=dry_run)
     for item in results:
         if item.error is not None:
             raise item.error

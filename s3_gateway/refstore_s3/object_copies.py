@@ -154,7 +154,7 @@ async def _copy_entry(request: S3Request, source: Target, target: Target, attrib
         if is_same_object(source, target):
             entry = repo.change_metadata(target.ref, target.path, change)
         else:
-            (entry,) = repo.copy_many(source.ref, target.ref, [Copy(source.path, target.path, change)])
+            (entry,) = repo.copy_many(source.ref, [Copy(source.path, target.path, change)], to_branch=target.ref)
         if not repo.context.locations.are_announced():
             return entry
         return repo.stat_many(target.ref, [target.path]).get(target.path, entry)

@@ -92,12 +92,12 @@ class Remote:
         found = self.call("GET", f"/refs/{branch}/objects/ls", params={"prefix": prefix}).json()["results"]
         self.call("POST", f"/branches/{branch}/objects/delete", json={"paths": [item["path"] for item in found]})
 
-    def copy(self, source: str, path: str, branch: str, destination: str) -> None:
+    def copy(self, source: str, path: str, *, to_branch: str, to_path: str) -> None:
         body = {"src_ref": source, "src_path": path}
-        self.call("POST", f"/branches/{branch}/objects/copy", params={"dest_path": destination}, json=body)
+        self.call("POST", f"/branches/{to_branch}/objects/copy", params={"dest_path": to_path}, json=body)
 
-    def move(self, branch: str, path: str, destination: str) -> None:
-        self.call("POST", f"/branches/{branch}/objects/move", json={"src_path": path, "dest_path": destination})
+    def move(self, branch: str, path: str, *, to_path: str) -> None:
+        self.call("POST", f"/branches/{branch}/objects/move", json={"src_path": path, "dest_path": to_path})
 
     def issue(self, branch: str, path: str) -> Issued:
         told = self.call("GET", f"/branches/{branch}/staging/backing", params={"path": path, "presign": True}).json()
@@ -128,18 +128,18 @@ class Remote:
     def delete_branch(self, name: str) -> None:
         self.call("DELETE", f"/branches/{name}")
 
-    def merge(self, branch: str, source: str, *, strategy: str) -> None:
-        self.call("POST", f"/refs/{source}/merge/{branch}", json={"strategy": strategy})
+    def merge(self, source: str, *, into: str, strategy: str) -> None:
+        self.call("POST", f"/refs/{source}/merge/{into}", json={"strategy": strategy})
 
-    def revert(self, branch: str, ref: str) -> None:
-        self.call("POST", f"/branches/{branch}/revert", json={"ref": ref, "parent_number": 1})
+    def revert(self, ref: str, *, on: str) -> None:
+        self.call("POST", f"/branches/{on}/revert", json={"ref": ref, "parent_number": 1})
 
-    def cherry_pick(self, branch: str, ref: str) -> None:
-        self.call("POST", f"/branches/{branch}/cherry-pick", json={"ref": ref, "parent_number": 1})
+    def cherry_pick(self, ref: str, *, onto: str) -> None:
+        self.call("POST", f"/branches/{onto}/cherry-pick", json={"ref": ref, "parent_number": 1})
 
     def list_trash(self, *, prefix: str) -> list[TrashItem]:
         found = self.call("GET", "/grace", params={"prefix": prefix}).json()["results"]
         return [TrashItem(item["physical_address"]) for item in found]
 
-    def restore(self, branch: str, address: str, *, force: bool) -> None:
-        self.call("POST", f"/branches/{branch}/objects/restore", json={"physical_address": address, "force": force})
+    def restore(self, address: str, *, to: str, force: bool) -> None:
+        self.call("POST", f"/branches/{to}/objects/restore", json={"physical_address": address, "force": force})

@@ -40,8 +40,8 @@ def app() -> Iterator[Application]:
         repo = made.lake.create_repository("sales")
         repo.upload("main", "a", b"1")
         repo.commit("main", "first")
-        repo.create_branch("dev", "main")
-        repo.create_tag("v1", "main")
+        repo.create_branch("dev", source="main")
+        repo.create_tag("v1", ref="main")
         repo.set_retention('{"default_retention_days": 3}')
         marks = Marks(repo.context)
         marks.mark_run.finish(

@@ -76,8 +76,8 @@ def served() -> Iterator[Served]:
         repo = lake.create_repository("contract")
         repo.upload("main", "p", b"a body", metadata={"by": "us"})
         repo.commit("main", "first")
-        repo.create_branch("side", "main")
-        repo.create_tag("v1", "main")
+        repo.create_branch("side", source="main")
+        repo.create_tag("v1", ref="main")
         repo.upload("side", "q", b"another")
         repo.commit("side", "second")
         # the check that every route asks for credentials sends many wrong ones, and knows 401 only

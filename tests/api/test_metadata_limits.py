@@ -47,7 +47,7 @@ def test_a_repositorys_metadata_takes_64_kib_in_all(alpha: Application) -> None:
 
 def test_a_commits_metadata_takes_64_kib_in_all(alpha: Application) -> None:
     repo = alpha.lake.repository("alpha")
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     repo.upload("dev", "p", b"x")
     before = repo.get_branch("dev").head
     refused(alpha("POST", REPOSITORY + "/branches/dev/commits", json={"message": "c", "metadata": TOO_MUCH}))
@@ -58,8 +58,8 @@ def test_a_commits_metadata_takes_64_kib_in_all(alpha: Application) -> None:
     overrides = {"ref": "dev", "commit_overrides": {"metadata": TOO_MUCH}}
     refused(alpha("POST", REPOSITORY + "/branches/dev/revert", json=overrides))
     with pytest.raises(Invalid, match="the metadata of the commit has"):
-        repo.merge("main", "dev", metadata=TOO_MUCH)
-    assert repo.diff("main", "dev")
+        repo.merge("dev", into="main", metadata=TOO_MUCH)
+    assert repo.diff("main", to="dev")
 
 
 @pytest.mark.parametrize("ref", ["main", "main@"])

@@ -37,7 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
         repo = made.lake.create_repository("alpha")
         repo.upload("main", "a", b"1")
         repo.commit("main", "first")
-        repo.create_branch("dev", "main")
+        repo.create_branch("dev", source="main")
         repo.upload("dev", "b", b"1")
         repo.commit("dev", "second")
         yield made
@@ -151,7 +151,7 @@ def test_what_stat_answers_can_be_sent_back(served: Application, metadata: dict[
 
 def test_what_a_commit_answers_can_be_sent_back(served: Application) -> None:
     repo = served.lake.repository("alpha")
-    repo.create_branch("answered", "main")
+    repo.create_branch("answered", source="main")
     made = served(
         "POST", f"{REPOSITORY}/branches/answered/cherry-pick", json={"ref": "dev", "commit_overrides": {"metadata": {}}}
     ).json()

@@ -24,7 +24,7 @@ def service() -> Iterator[Application]:
         repo.upload("main", "a", b"all the rows")
         repo.upload("main", "b", b"untouched")
         repo.commit("main", "both")
-        repo.create_tag("v1", "main")
+        repo.create_tag("v1", ref="main")
         yield found
 
 
@@ -84,7 +84,7 @@ def test_an_erased_object_is_listed_and_not_read(service: Application) -> None:
 
 def test_the_original_that_is_uploaded_again_is_a_change_in_every_diff(service: Application) -> None:
     repo = service.lake.repository("alpha")
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     before = repo.stat("main", "a")
     rewrite(repo, "main", "a", b"fewer rows")
     repo.upload("dev", "a", b"all the rows", mtime_ms=before.mtime_ms)
@@ -106,7 +106,7 @@ def test_a_three_dot_diff_takes_purged_objects_for_what_the_merge_takes_them_for
 ) -> None:
     """Both branches have the same object, which is purged; on main another commit came."""
     repo = service.lake.repository("alpha")
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     if is_erased:
         erase(repo)
     else:
@@ -117,5 +117,5 @@ def test_a_three_dot_diff_takes_purged_objects_for_what_the_merge_takes_them_for
     repo.commit("main", "more")
     results = service("GET", "/repositories/alpha/refs/main/diff/dev").json()["results"]
     assert [(row["path"], row["type"]) for row in results] == [("a", "changed")]
-    repo.merge("main", "dev")
+    repo.merge("dev", into="main")
     assert repo.read("main", "a") == b"new rows"

@@ -69,7 +69,7 @@ def test_an_old_object_with_such_a_content_type_can_be_read(
         older.setattr(ids, "content_type", str)
         repo.upload("main", "p", b"body", content_type=hostile)
     repo.commit("main", "history keeps it")
-    repo.copy("main", "p", "main", "q")
+    repo.copy("main", "p", to_branch="main", to_path="q")
     for path in ("p", "q"):
         answered = alpha("GET", READ, params={"path": path})
         assert (answered.status_code, answered.content) == (200, b"body")

@@ -160,9 +160,9 @@ def test_what_the_page_shows_is_what_is_restored(alpha: Application, browser: Br
 def test_a_chosen_object_returns_to_the_path_that_was_shown(alpha: Application, browser: Browser) -> None:
     """An object may have been lost at several paths."""
     repo = alpha.lake.repository("alpha")
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     repo.upload("dev", "a b\nc", b"x")
-    repo.copy("dev", "a b\nc", "dev", "z")
+    repo.copy("dev", "a b\nc", to_branch="dev", to_path="z")
     repo.delete_branch("dev")
     items = re.findall(r'name="item" value="([^"]+)"', browser("GET", "/ui/repositories/alpha/trash").text)
     restored: list[str] = []

@@ -310,7 +310,7 @@ def test_a_signed_url_to_write_does_not_read_and_the_other_way_round(attacked: A
     ids=["another path", "another path by a slash", "another branch", "another repository"],
 )
 def test_a_link_token_used_elsewhere_is_refused(attacked: Attacked, where: str, path: str) -> None:
-    attacked.asgi.lake.repository("alpha").create_branch("side", "main")
+    attacked.asgi.lake.repository("alpha").create_branch("side", source="main")
     issued = attacked.issue()
     attacked.write(issued)
     assert attacked.link(issued["token"], path, where=where).json()["code"] == "invalid_token"

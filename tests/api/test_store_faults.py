@@ -84,7 +84,7 @@ def on_redis(url: str) -> Iterator[tuple[Application, FakeClock]]:
         repo = app.lake.create_repository("alpha")
         repo.upload("main", "committed", b"1")
         repo.commit("main", "first")
-        repo.create_branch("other", "main")
+        repo.create_branch("other", source="main")
         repo.upload("main", "second", b"2")
         repo.commit("main", "second")
         repo.upload("main", "staged", b"3")

@@ -29,7 +29,7 @@ def edit(repo: Repository, branch: str, chance: random.Random) -> None:
             case "delete":
                 repo.delete(branch, path)
             case _:
-                repo.copy("first", chance.choice(PATHS[:3]), branch, path)
+                repo.copy("first", chance.choice(PATHS[:3]), to_branch=branch, to_path=path)
     repo.commit(branch, "edited", allow_empty=True)
 
 
@@ -60,8 +60,8 @@ def test_it_is_what_the_merge_does_and_where_it_conflicts(asgi: Application, see
     for path in PATHS[:16]:
         repo.upload("main", path, path.encode())
     repo.commit("main", "first")
-    repo.create_tag("first", "main")
-    repo.create_branch("dev", "main")
+    repo.create_tag("first", ref="main")
+    repo.create_branch("dev", source="main")
     edit(repo, "dev", chance)
     if seed % 3:
         edit(repo, "main", chance)
@@ -74,9 +74,9 @@ def test_it_is_what_the_merge_does_and_where_it_conflicts(asgi: Application, see
     assert conflicts == {path for path in changed if ours.get(path) != base.get(path)}
     if conflicts:
         with pytest.raises(MergeConflict) as refused:
-            repo.merge("main", "dev")
+            repo.merge("dev", into="main")
         assert set(refused.value.paths) == conflicts
-    repo.merge("main", "dev", strategy="source-wins", allow_empty=True)
+    repo.merge("dev", into="main", strategy="source-wins", allow_empty=True)
     merged = tree(repo, "main")
     assert {path for path in PATHS if merged.get(path) != ours.get(path)} == set(said)
     for path in set(said) - conflicts:

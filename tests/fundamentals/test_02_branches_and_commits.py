@@ -21,7 +21,7 @@ def paths(repo: Repository, ref: str) -> list[str]:
 
 
 def test_staged_changes_are_seen_on_their_branch_only(repo: Repository) -> None:
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     repo.upload("feature", "a", b"1")
     assert paths(repo, "feature") == ["a"]
     assert paths(repo, "main") == []
@@ -43,7 +43,7 @@ def test_a_ref_says_which_state_of_a_branch_is_meant(repo: Repository) -> None:
     repo.upload("main", "b", b"2")
     second = repo.commit("main", "second").id
     repo.upload("main", "c", b"3")
-    repo.create_tag("v1", first)
+    repo.create_tag("v1", ref=first)
     assert paths(repo, "main") == ["a", "b", "c"]
     assert paths(repo, "main@") == ["a", "b"] == paths(repo, second[:8])
     assert paths(repo, "main~1") == ["a"] == paths(repo, "v1")
@@ -106,44 +106,44 @@ def test_diff_says_what_is_staged_and_what_two_refs_differ_in(repo: Repository) 
     expected = [("b", "changed"), ("c", "removed"), ("d", "added")]
     assert [(change.path, change.kind.value) for change in repo.diff("main")] == expected
     repo.commit("main", "more")
-    assert [(change.path, change.kind.value) for change in repo.diff("main~1", "main")] == expected
+    assert [(change.path, change.kind.value) for change in repo.diff("main~1", to="main")] == expected
 
 
 def test_merge_brings_what_changed_on_one_side(repo: Repository) -> None:
     repo.upload("main", "base", b"")
     repo.commit("main", "base")
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     repo.upload("feature", "f", b"f")
     repo.commit("feature", "f")
     repo.upload("main", "m", b"m")
     repo.commit("main", "m")
-    merged = repo.merge("main", "feature").id
+    merged = repo.merge("feature", into="main").id
     assert paths(repo, "main") == ["base", "f", "m"]
     assert len(repo.get_commit(merged)[1].parents) == 2
     with pytest.raises(NothingToCommit):
-        repo.merge("main", "feature")
+        repo.merge("feature", into="main")
 
 
 def test_merge_reports_conflicts_or_decides_them_as_told(repo: Repository) -> None:
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     for branch in ("main", "feature"):
         repo.upload(branch, "same", branch.encode())
         repo.commit(branch, branch)
     with pytest.raises(MergeConflict) as caught:
-        repo.merge("main", "feature")
+        repo.merge("feature", into="main")
     assert caught.value.paths == ("same",)
     assert str(caught.value).startswith("1 path was changed on both sides, 'same';")
-    repo.merge("main", "feature", strategy="source-wins")
+    repo.merge("feature", into="main", strategy="source-wins")
     assert repo.read("main", "same") == b"feature"
 
 
 def test_merge_wants_a_branch_without_uncommitted_changes(repo: Repository) -> None:
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     repo.upload("feature", "f", b"")
     repo.commit("feature", "f")
     repo.upload("main", "staged", b"")
     with pytest.raises(DirtyBranch):
-        repo.merge("main", "feature")
+        repo.merge("feature", into="main")
     assert paths(repo, "main") == ["staged"]
     repo.reset("main", path="staged")
 
@@ -153,41 +153,41 @@ def test_revert_undoes_a_commit_and_cherry_pick_does_it_again(repo: Repository) 
     repo.commit("main", "a")
     repo.upload("main", "b", b"2")
     commit = repo.commit("main", "b").id
-    repo.revert("main", commit)
+    repo.revert(commit, on="main")
     assert paths(repo, "main") == ["a"]
-    repo.cherry_pick("main", commit)
+    repo.cherry_pick(commit, onto="main")
     assert paths(repo, "main") == ["a", "b"]
     assert repo.read("main", "b") == b"2"
 
 
 def test_a_deleted_branch_is_gone_and_its_name_is_free(repo: Repository) -> None:
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     repo.upload("feature", "f", b"")
     repo.delete_branch("feature")
     with pytest.raises(BranchNotFound):
         repo.upload("feature", "g", b"")
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     assert paths(repo, "feature") == []
 
 
 def test_names_are_taken_once_and_the_default_branch_stays(repo: Repository) -> None:
     with pytest.raises(AlreadyExists):
-        repo.create_branch("main", "main")
+        repo.create_branch("main", source="main")
     with pytest.raises(Conflict):
         repo.delete_branch("main")
-    repo.create_tag("v1", "main")
+    repo.create_tag("v1", ref="main")
     with pytest.raises(AlreadyExists, match="a tag is named 'v1'"):
-        repo.create_branch("v1", "main")
+        repo.create_branch("v1", source="main")
     with pytest.raises(AlreadyExists, match="a branch is named 'main'"):
-        repo.create_tag("main", "v1")
+        repo.create_tag("main", ref="v1")
     assert [name for name, _ in repo.branches()] == ["main"]
     assert [name for name, _ in repo.tags()] == ["v1"]
 
 
 def test_a_copy_has_its_own_name_for_the_same_data(repo: Repository) -> None:
     entry = repo.upload("main", "a", b"1")
-    repo.create_branch("feature", "main")
-    assert repo.copy("main", "a", "feature", "b").address == entry.address
+    repo.create_branch("feature", source="main")
+    assert repo.copy("main", "a", to_branch="feature", to_path="b").address == entry.address
     repo.delete("main", "a")
     assert repo.read("feature", "b") == b"1"
 
@@ -197,18 +197,18 @@ def test_an_object_is_not_copied_or_moved_onto_itself(repo: Repository) -> None:
     repo.upload("main", "a", b"1")
     first = repo.commit("main", "c").id
     repo.upload("main", "a", b"2")
-    for call in (lambda: repo.copy("main", "a", "main"), lambda: repo.move("main", "a", "a")):
+    for call in (lambda: repo.copy("main", "a", to_branch="main"), lambda: repo.move("main", "a", to_path="a")):
         with pytest.raises(InvalidPath, match="onto itself; give another destination"):
             call()
     assert repo.read("main", "a") == b"2"
-    repo.copy(first, "a", "main")
+    repo.copy(first, "a", to_branch="main")
     assert repo.read("main", "a") == b"1"
 
 
 def test_a_move_leaves_one_name(repo: Repository) -> None:
     entry = repo.upload("main", "a", b"1")
-    repo.move("main", "a", "b")
+    repo.move("main", "a", to_path="b")
     assert paths(repo, "main") == ["b"]
     assert repo.stat("main", "b").address == entry.address
     with pytest.raises(ObjectNotFound):
-        repo.move("main", "a", "c")
+        repo.move("main", "a", to_path="c")

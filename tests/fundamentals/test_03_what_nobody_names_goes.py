@@ -84,9 +84,9 @@ def test_deleting_a_committed_path_deletes_no_data(repo: Repository, stored: Sto
 
 
 def test_a_copy_keeps_data_alive(repo: Repository, stored: Stored, after_grace: Reap) -> None:
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     entry = repo.upload("main", "a", b"1")
-    repo.copy("main", "a", "feature", "b")
+    repo.copy("main", "a", to_branch="feature", to_path="b")
     repo.reset("main")
     after_grace()
     assert stored() == {entry.address}
@@ -99,8 +99,8 @@ def test_a_copy_of_committed_data_needs_no_reference(repo: Repository, stored: S
     entry = repo.upload("main", "a", b"1")
     repo.commit("main", "a")
     after_grace()
-    repo.create_branch("feature", "main")
-    repo.copy("main", "a", "feature", "b")
+    repo.create_branch("feature", source="main")
+    repo.copy("main", "a", to_branch="feature", to_path="b")
     repo.reset("feature")
     after_grace()
     assert stored() == {entry.address}
@@ -108,7 +108,7 @@ def test_a_copy_of_committed_data_needs_no_reference(repo: Repository, stored: S
 
 def test_a_move_keeps_the_data_and_a_reset_then_takes_it(repo: Repository, stored: Stored, after_grace: Reap) -> None:
     entry = repo.upload("main", "a", b"1")
-    repo.move("main", "a", "b")
+    repo.move("main", "a", to_path="b")
     after_grace()
     assert stored() == {entry.address}
     repo.reset("main")
@@ -145,7 +145,7 @@ def test_in_its_grace_window_an_address_can_be_taken_back(repo: Repository, stor
     repo.reset("main")
     release_all(repo)
     assert [(item.address, item.path, item.cause) for item in repo.list_trash()] == [(entry.address, "a", "reset")]
-    repo.restore("main", entry.address)
+    repo.restore(entry.address, to="main")
     assert without_reference(repo.stat("main", "a")) == entry
     after_grace()
     assert stored() == {entry.address}
@@ -161,7 +161,7 @@ def test_what_was_taken_back_and_is_unnamed_again_has_one_window_from_then_on(
         release_all(repo)
         found = [(item.address, item.deletes_at_ms) for item in repo.list_trash()]
         assert found == [(entry.address, clock.now_ms() + 3_600_000)]
-        repo.restore("main", entry.address)
+        repo.restore(entry.address, to="main")
 
 
 def test_after_its_grace_window_it_cannot(repo: Repository, after_grace: Reap) -> None:
@@ -169,14 +169,14 @@ def test_after_its_grace_window_it_cannot(repo: Repository, after_grace: Reap) -
     repo.reset("main")
     after_grace()
     with pytest.raises(Gone):
-        repo.restore("main", entry.address)
+        repo.restore(entry.address, to="main")
     assert repo.address(entry.address).state is AddressState.GONE
 
 
 def test_the_view_of_an_address_says_who_names_it_and_how(repo: Repository) -> None:
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     entry = repo.upload("main", "a", b"1")
-    repo.copy("main", "a", "feature", "b")
+    repo.copy("main", "a", to_branch="feature", to_path="b")
     repo.reset("feature")
     view = repo.address(entry.address)
     assert [(named.branch, named.path, named.state) for named in view.references] == [

@@ -32,7 +32,7 @@ def test_not_again_after_the_commit_either(repo: Repository, issued: IssuedAddre
 
 
 def test_only_for_its_path_and_branch(repo: Repository, issued: IssuedAddress) -> None:
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     with pytest.raises(InvalidToken, match="another branch or path"):
         repo.link("main", "b", issued.token)
     with pytest.raises(InvalidToken, match="another branch or path"):

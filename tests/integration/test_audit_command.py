@@ -110,7 +110,7 @@ def test_the_log_on_a_real_kv(request: pytest.FixtureRequest, tmp_path: Path, kv
         Lake(open_kv(url), f"file://{tmp_path}/objects") as other,
     ):
         repo = lake.create_repository("sales")
-        repo.create_branch("dev", "main")
+        repo.create_branch("dev", source="main")
         access_keys.create_key(other, Role.READER, id="key")
         repo.delete_branch("dev")
         access_keys.revoke_key(other, "key")

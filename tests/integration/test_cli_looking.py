@@ -225,7 +225,7 @@ class TestDoctor:
             repo = lake.repository("sales")
             ctx, head = repo.context, repo.get_branch("main").head
             ctx.kv.set(keys.tag(ctx.repo, TagName("main")), encode(StoredTag(head, 1)))  # its creator died
-            repo.create_tag("v1", "main")
+            repo.create_tag("v1", ref="main")
         (hidden,) = [row for row in sales("doctor", "--json").json if "hide" in row["found"]]
         assert (hidden["check"], hidden["state"], hidden["found"]) == (
             "repository sales",

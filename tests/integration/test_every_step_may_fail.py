@@ -103,7 +103,7 @@ class World:
         self.repo: Repository = self.lake.create_repository("world")
         self.repo.upload("main", "old", b"old")
         self.repo.commit("main", "old")
-        self.repo.create_branch("feature", "main")
+        self.repo.create_branch("feature", source="main")
         self.repo.upload("feature", "f", b"f")
         self.repo.commit("feature", "f")
         self.repo.upload("main", "a", b"a")
@@ -184,13 +184,13 @@ CASES = [
     Case(
         "copy",
         nothing,
-        lambda w, _: w.repo.copy("main", "a", "feature", "c"),
+        lambda w, _: w.repo.copy("main", "a", to_branch="feature", to_path="c"),
         lambda w: w.tree("feature").get("c") == b"a",
     ),
     Case(
         "copy of committed",
         nothing,
-        lambda w, _: w.repo.copy("main", "old", "feature", "c"),
+        lambda w, _: w.repo.copy("main", "old", to_branch="feature", to_path="c"),
         lambda w: w.tree("feature").get("c") == b"old",
     ),
     Case("delete", nothing, lambda w, _: w.repo.delete("main", "a"), lambda w: "a" not in w.tree("main")),
@@ -206,21 +206,21 @@ CASES = [
     Case(
         "merge",
         clean,
-        lambda w, _: w.repo.merge("main", "feature"),
+        lambda w, _: w.repo.merge("feature", into="main"),
         lambda w: set(w.tree("main")) == {"old", "f"},
         (NothingToCommit,),
     ),
     Case(
         "revert",
         clean,
-        lambda w, _: w.repo.revert("feature", "feature@"),
+        lambda w, _: w.repo.revert("feature@", on="feature"),
         lambda w: "old" in w.tree("feature"),
         (NothingToCommit,),
     ),
     Case(
         "create branch",
         nothing,
-        lambda w, _: w.repo.create_branch("new", "main"),
+        lambda w, _: w.repo.create_branch("new", source="main"),
         lambda w: set(w.tree("new")) == {"old"},
         (AlreadyExists,),
     ),
@@ -234,7 +234,7 @@ CASES = [
     Case(
         "restore",
         released,
-        lambda w, address: w.repo.restore("main", str(address)),
+        lambda w, address: w.repo.restore(str(address), to="main"),
         lambda w: w.tree("main").get("r") == b"r",
     ),
 ]

@@ -155,7 +155,7 @@ class Rounds:
             case "copy":
                 source = random.choice(("main", "dev")), random.choice(PATHS)
                 if source != (branch, path):
-                    repo.copy(*source, branch, path)
+                    repo.copy(*source, to_branch=branch, to_path=path)
             case "delete":
                 repo.delete(branch, path)
             case "commit":
@@ -163,15 +163,15 @@ class Rounds:
             case "reset":
                 repo.reset(branch)
             case "branch":
-                repo.create_branch("dev", "main")
+                repo.create_branch("dev", source="main")
             case "link":
                 issued = repo.issue(branch, path)
                 repo.context.objects.put(issued.address, random.randbytes(8))
                 self._addresses.append(repo.link(branch, path, issued.token).address)
             case "restore lost" if lost := sorted(self._stored_in(repo) - self._live_in(repo)):
-                repo.restore(branch, random.choice(lost), path, force=True)
+                repo.restore(random.choice(lost), to=branch, path=path, force=True)
             case "restore" if self._addresses:
-                repo.restore(branch, random.choice(self._addresses), path, force=True)
+                repo.restore(random.choice(self._addresses), to=branch, path=path, force=True)
             case _:
                 self._reap_in(lake)
 

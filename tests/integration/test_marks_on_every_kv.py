@@ -43,14 +43,14 @@ def test_a_night(lake: Lake) -> None:
     repo.delete("main", "shared")
     repo.upload("main", "now", b"3")
     repo.commit("main", "third")
-    repo.copy(first, "only-first", "main", "kept")
+    repo.copy(first, "only-first", to_branch="main", to_path="kept")
     release_all(repo)
 
     monday, of_monday = collecting.mark(ctx, [first])
     own = repo.stat(first, "nowhere-else").address
     assert list(of_monday.data) == [own], "the second commit names one of the others, the copy the other one"
     run = marks.mark_run.begin("", 0, [second], "tuesday")
-    moved = repo.move("main", "kept", "moved")
+    moved = repo.move("main", "kept", to_path="moved")
     marks.mark_run.wait(run)
     of_tuesday = collecting.may_go(ctx, run)
     assert [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))] == [f"tuesday/{moved.address}"]

@@ -84,7 +84,7 @@ def _purge_all(tools: Tools, run: str) -> None:
 
 def _restore_and_read(tools: Tools, run: str, path: str, identity: Address) -> None:
     with suppress(NotFound, Gone, Contention):
-        tools.repo.restore("main", identity, path)
+        tools.repo.restore(identity, to="main", path=path)
     with suppress(NotFound):
         body = tools.repo.read("main", path)
         assert f"-{run}".encode() in body, f"the run {run} was acknowledged, and its rows are restored: {body!r}"

@@ -63,7 +63,7 @@ def _complete(world: World, name: UploadName, part: WrittenPart) -> None:
 def _stage_and_delete(world: World, path: str, body: bytes) -> Move:
     address = world.repo.upload("main", path, body).address
     world.repo.delete("main", path)
-    return lambda: world.repo.restore("main", address, path)
+    return lambda: world.repo.restore(address, to="main", path=path)
 
 
 def _stage_to_be_copied(world: World, path: str, body: bytes) -> Move:

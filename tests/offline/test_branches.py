@@ -105,7 +105,7 @@ def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace
 def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
     summary = gc_run.mark(old.ctx, engines, GcOptions(grace_days=7))
     Marks(old.ctx).decisions.unmark(old.repo.get_commit("main~1")[0])
-    old.repo.revert("main", "main@")
+    old.repo.revert("main@", on="main")
     release_all(old.repo)
     wait(old, 8)
     with pytest.raises(Gone, match="unmarked"):
@@ -115,7 +115,7 @@ def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
 
 def test_what_another_branch_shows_stays_while_it_does(old: World, engines: Engines) -> None:
     """One with staged changes, which is left as it is."""
-    old.repo.create_branch("dev", "main")
+    old.repo.create_branch("dev", source="main")
     old.repo.upload("dev", "mine", b"mine")
     gc_run.run_nightly(old.ctx, engines, GcOptions())
     assert [each.path for each in old.repo.list("main")] == ["other"]

@@ -51,7 +51,7 @@ def test_expired_imports_lose_their_commits_and_their_owner_loses_nothing(
     world.commit(days_ago=5, mine=b"own")
     world.repo.delete("main", "mine")
     world.repo.commit("main", "without mine", date_ms=world.clock.now_ms())
-    world.repo.create_branch("dev", "main")
+    world.repo.create_branch("dev", source="main")
     import_all(world, landing, "dev/", branch="dev")
     world.repo.stage("dev", "staged", f"file://{landing}/part-0/0.csv", size_bytes=8)
     world.repo.reset("dev")

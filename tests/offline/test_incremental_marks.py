@@ -63,21 +63,21 @@ def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
         with suppress(RefstoreError):  # what is marked is not copied from
             listed = [each.path for each in repo.list(source)]
             if listed:
-                repo.copy(source, rng.choice(listed), branch, f"copied/{rng.randrange(5)}")
+                repo.copy(source, rng.choice(listed), to_branch=branch, to_path=f"copied/{rng.randrange(5)}")
         if rng.random() < 0.8:
             with suppress(NothingToCommit):
                 repo.commit(branch, f"day {day}")
         elif rng.random() < 0.3:
             repo.reset(branch)
     if rng.random() < 0.3:
-        repo.create_branch(f"branch-{day}", rng.choice(branches))
+        repo.create_branch(f"branch-{day}", source=rng.choice(branches))
     if rng.random() < 0.3 and len(branches) > 1:
         with suppress(RefstoreError):
-            repo.merge("main", rng.choice([each for each in branches if each != "main"]), strategy="source-wins")
+            repo.merge(rng.choice([each for each in branches if each != "main"]), into="main", strategy="source-wins")
     if rng.random() < 0.15 and len(branches) > 2:
         repo.delete_branch(rng.choice([each for each in branches if each != "main"]))
     if rng.random() < 0.1:
-        repo.create_tag(f"tag-{day}", "main")
+        repo.create_tag(f"tag-{day}", ref="main")
     if rng.random() < 0.4:
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     if rng.random() < 0.7:

@@ -30,10 +30,10 @@ def test_everything_that_something_names_stays(world: World, engines: Engines) -
     world.commit(days_ago=60, gone=None, current=b"4")
     world.commit(days_ago=1, current=b"5")
     world.commit(days_ago=0, head=b"6")
-    repo.create_tag("v1", tagged)
+    repo.create_tag("v1", ref=tagged)
     rules = {"default_retention_days": 30, "grace_days": 0, "pins": {"commits": [pinned]}}
     repo.set_retention(json.dumps(rules))
-    repo.create_branch("side", "main")
+    repo.create_branch("side", source="main")
     repo.upload("side", "staged", b"7")
     issued = repo.issue("side", "issued")
     repo.context.objects.put(issued.address, b"8")

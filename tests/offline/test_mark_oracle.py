@@ -43,7 +43,7 @@ def live_happily(world: World, rng: random.Random, *, typed: bool = False) -> No
         if rng.random() < 0.2:
             listed = [each.path for each in world.repo.list(f"{branch}@")]
             if listed:
-                world.repo.copy(f"{branch}@", rng.choice(listed), branch, f"copied/{day}")
+                world.repo.copy(f"{branch}@", rng.choice(listed), to_branch=branch, to_path=f"copied/{day}")
         if typed and branch != "main" and rng.random() < 0.5:
             metadata = {TRANSACTION: rng.choice(["APPEND", "APPEND", SNAPSHOT])}
             date_ms = world.clock.now_ms() - day * 86_400_000
@@ -51,12 +51,12 @@ def live_happily(world: World, rng: random.Random, *, typed: bool = False) -> No
         else:
             world.commit(branch, days_ago=day)
         if rng.random() < 0.2:
-            world.repo.create_branch(f"branch-{day}", branch)
+            world.repo.create_branch(f"branch-{day}", source=branch)
             branches.append(f"branch-{day}")
         if rng.random() < 0.2 and branch != "main":
             with suppress(NothingToCommit):
                 world.repo.merge(
-                    "main", branch, strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000
+                    branch, into="main", strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000
                 )
         if rng.random() < 0.1 and len(branches) > 2:
             world.repo.delete_branch(branches.pop())

@@ -47,7 +47,7 @@ def ever_marked(world: World) -> set[CommitId]:
 def two_views(world: World) -> tuple[CommitId, ...]:
     """Branch abc: T1 (APPEND), T2 (APPEND), T3 (SNAPSHOT), T4 (APPEND); xyz forks from it at T2: T5 (APPEND)."""
     repo, made = world.repo, list[CommitId]()
-    repo.create_branch("abc", "main")
+    repo.create_branch("abc", source="main")
 
     def transaction(branch: str, kind: str, name: str) -> CommitId:
         repo.upload(branch, name, name.encode())
@@ -60,7 +60,7 @@ def two_views(world: World) -> tuple[CommitId, ...]:
         return made[-1]
 
     transaction("abc", "APPEND", "t1")
-    repo.create_branch("xyz", transaction("abc", "APPEND", "t2"))
+    repo.create_branch("xyz", source=transaction("abc", "APPEND", "t2"))
     repo.delete_many("abc", ["t1", "t2"])
     transaction("abc", "SNAPSHOT", "t3")
     transaction("abc", "APPEND", "t4")
@@ -93,10 +93,10 @@ def test_expired_commits_are_complete_while_a_head_names_their_data(world: World
     assert (done.commits["nothing_to_delete"], done.commits["commits_marked"]) == (3, 0)
     repo = world.repo
     assert repo.read(first, "t1") == b"t1"
-    repo.copy(second, "t2", "abc", "copied")
-    repo.create_branch("at-it", first)
-    repo.create_tag("v1", second)
-    repo.cherry_pick("at-it", second)
+    repo.copy(second, "t2", to_branch="abc", to_path="copied")
+    repo.create_branch("at-it", source=first)
+    repo.create_tag("v1", ref=second)
+    repo.cherry_pick(second, onto="at-it")
     assert repo.read("at-it", "t2") == b"t2"
     for branch in ("xyz", "at-it"):
         repo.delete_branch(branch)
@@ -128,8 +128,8 @@ def test_those_of_which_something_goes_stay_marked(
     assert lifetimes(world, *made) == [COMPLETE] * 3 + [MARKED] * 3 + [COMPLETE, ACTIVE]
     assert list(marked_in(world, summary.mark_id)) == [world.address(made[3], "day/03")]
     with pytest.raises(Gone, match="will be deleted from"):
-        world.repo.create_branch("late", made[4])
-    world.repo.create_branch("early", made[2])
+        world.repo.create_branch("late", source=made[4])
+    world.repo.create_branch("early", source=made[2])
 
 
 def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
@@ -151,7 +151,7 @@ def test_a_night_with_nothing_to_delete_goes_on_and_reads_none_of_these_commits(
     read.clear()
     second = gc_run.mark(world.ctx, engines, GcOptions())
     assert (second.baseline_mark_id, second.commits["nothing_to_delete"], read) == (first.mark_id, 12, [])
-    world.repo.create_branch("at-a-complete-one", made[3])
+    world.repo.create_branch("at-a-complete-one", source=made[3])
     world.commit(days_ago=1, of_today=b"today")
     world.plant("data/2020010100/00000000000000000000000000")
     world.settle()
@@ -247,7 +247,7 @@ def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, e
     assert [bool(mark) for mark in Marks(world.ctx).commits.read_marks([kept, gone])] == [False, True]
     assert lifetimes(world, kept, gone) == [ACTIVE, CommitLifetime.PARTLY_MARKED]
     assert summary.commits["nothing_to_delete"] == 0
-    world.repo.copy(kept, "tmp/a", "main", "copied")
+    world.repo.copy(kept, "tmp/a", to_branch="main", to_path="copied")
 
 
 def test_a_simulation_says_how_many_would_be_complete(world: World, engines: Engines) -> None:
@@ -273,9 +273,9 @@ def sweep_and_read_all(world: World, engines: Engines, mark_id: str, *commits: C
     for commit in commits:
         named = [item.path for item in world.repo.list(commit)]
         assert [world.repo.read(commit, path) for path in named] == [path.encode() for path in named]
-        world.repo.create_branch(f"at-{commit}", commit)
+        world.repo.create_branch(f"at-{commit}", source=commit)
         for path in named:
-            world.repo.copy(commit, path, "main", f"copied/{commit}/{path}")
+            world.repo.copy(commit, path, to_branch="main", to_path=f"copied/{commit}/{path}")
     world.settle()
     gc_run.mark(world.ctx, engines, GcOptions(grace_days=0))
     gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, is_full=True))
@@ -372,7 +372,7 @@ def test_what_was_staged_and_only_an_expired_commit_names_is_no_orphan(
     world.commit(days_ago=8, a=None)
     world.commit(days_ago=7, b=b"b")
     world.settle()
-    world.repo.copy(old, "a", "main", "copied")
+    world.repo.copy(old, "a", to_branch="main", to_path="copied")
     options = GcOptions(is_full=full)
     first = gc_run.mark(world.ctx, engines, options)
     assert lifetimes(world, old) == [COMPLETE]

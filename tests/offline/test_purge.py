@@ -106,12 +106,12 @@ def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
 
         upload("main")
         branch = f"dev-{names}"
-        world.repo.create_branch(branch, "main")
+        world.repo.create_branch(branch, source="main")
         upload(branch)
         upload("main")
         for case in cases[:3]:
             paths = [path for path, _ in world.repo.list("main", prefix=f"{case.name}/")]
-            world.repo.copy("main", paths[0], "main", f"{case.name}/day=9/copied")
+            world.repo.copy("main", paths[0], to_branch="main", to_path=f"{case.name}/day=9/copied")
         world.repo.commit("main", "copies")
         before = _content(world, cases)
         ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
@@ -174,8 +174,8 @@ class TestWhatIsLeft:
         self, world: World, purge: Purge
     ) -> None:
         world.commit_files({PATH: events("bob", "ann")})
-        world.repo.create_branch("dev", "main")
-        world.repo.copy("dev", PATH, "dev", "elsewhere/copy")
+        world.repo.create_branch("dev", source="main")
+        world.repo.copy("dev", PATH, to_branch="dev", to_path="elsewhere/copy")
         world.repo.commit("dev", "copy")
         onboard(world.repo)
         (left,) = purge("bob").skipped_objects
@@ -199,7 +199,7 @@ class TestWhatIsLeft:
 
     def test_a_legal_hold_outside_the_data_sets_is_kept_with_copies_too(self, world: World, purge: Purge) -> None:
         world.commit_files({PATH: events("bob", "ann")})
-        world.repo.copy("main", PATH, "main", "elsewhere/copy")
+        world.repo.copy("main", PATH, to_branch="main", to_path="elsewhere/copy")
         world.repo.commit("main", "copy")
         onboard(world.repo)
         world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "elsewhere/", "reason": "a case"}]}))
@@ -223,7 +223,7 @@ class TestWhatIsLeft:
 
     def test_only_the_branches_that_are_named_are_purged(self, world: World, purge: Purge) -> None:
         world.commit_files({PATH: events("bob")})
-        world.repo.create_branch("dev", "main")
+        world.repo.create_branch("dev", source="main")
         onboard(world.repo, branches=["d*"])
         assert [each.branch for each in purge("bob").published_commits] == ["dev"]
         assert guests_at(world.repo, "main") == ["bob"]
@@ -364,7 +364,7 @@ class TestRunningAgain:
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch, when: str
     ) -> None:
         world.commit_files({PATH: events("bob", "ann")})
-        world.repo.create_branch("dev", "main")
+        world.repo.create_branch("dev", source="main")
         world.repo.upload("dev", f"{PREFIX}dev.parquet", events("bob"))
         world.repo.commit("dev", "events")
         onboard(world.repo)

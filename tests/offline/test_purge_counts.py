@@ -86,8 +86,8 @@ def fill(world: World, rng: random.Random, files: int = 3) -> None:
                 world.repo.upload("main", f"{prefix}day={number}/x", csv_of(*guests))
         world.repo.upload("main", f"{FACES}guest=bob/{round_}", b"a picture of bob")
         world.repo.commit("main", "change")
-    world.repo.create_branch("dev", "main")
-    world.repo.copy("dev", f"{HEADS}day=0/x", "dev", f"{HEADS}day=9/copied")
+    world.repo.create_branch("dev", source="main")
+    world.repo.copy("dev", f"{HEADS}day=0/x", to_branch="dev", to_path=f"{HEADS}day=9/copied")
     world.repo.upload("dev", f"{HEADS}day=1/only-dev", csv_of("bob", "ann"))
     world.repo.commit("dev", "copied")
 
@@ -121,7 +121,7 @@ def _by_commits(world: World, run_id: str) -> Changes:
     replaced: dict[str, tuple[bytes, bytes]] = {}
     for commit, _ in landed(world, run_id):
         parent = world.repo.get_commit(commit).record.parents[0]
-        for change in world.repo.diff(parent, commit):
+        for change in world.repo.diff(parent, to=commit):
             old, new = world.repo.read(parent, change.path), world.repo.read(commit, change.path)
             replaced.setdefault(world.address(parent, change.path), (old, new))
     return _sum([*replaced.values()])
@@ -135,7 +135,7 @@ def landed(world: World, run_id: str) -> list[tuple[str, int]]:
             continue
         for commit in world.repo.log(branch, first_parent=True):
             if commit.record.notes.get(PURGE_NOTE) == run_id:
-                changed = len(list(world.repo.diff(commit.record.parents[0], commit.id)))
+                changed = len(list(world.repo.diff(commit.record.parents[0], to=commit.id)))
                 found.append((commit.id, changed))
     return found
 
@@ -322,7 +322,7 @@ def test_an_object_of_two_branches_counts_once_although_one_is_refused(
 ) -> None:
     onboard(world, "heads")
     world.commit_files({f"{HEADS}day=1/x": csv_of("bob", "ann")})
-    world.repo.create_branch("dev", "main")
+    world.repo.create_branch("dev", source="main")
     world.repo.upload("main", "elsewhere", b"staged until the last attempt")
     real, calls = BranchPublication.publish, [0]
 
@@ -366,7 +366,7 @@ def test_an_object_of_two_data_sets_is_looked_at_for_each(world: World, engines:
     document = {"whitelist": ["*"], "datasets": [DOCUMENT["datasets"][0], by_client]}
     world.repo.onboard_purge(json.dumps(document), by="tests")
     world.commit_files({f"{HEADS}x": b"guest,at\nann,bob\ncid,dan\n"})
-    world.repo.copy("main", f"{HEADS}x", "main", f"{VERSIONS}x")
+    world.repo.copy("main", f"{HEADS}x", to_branch="main", to_path=f"{VERSIONS}x")
     world.repo.commit("main", "copied")
     assert "named outside" in purged(world, engines).skipped_objects[0].reason
     assert purged(world, engines, includes_copies=True).is_whole

@@ -176,7 +176,7 @@ class TestSeveralTypes:
 @pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
 def test_an_object_of_two_data_sets_with_different_ids_is_left(world: World, purge: Purge, mode: str) -> None:
     commit(world, {"a/x": parquet(["7", "8"])})
-    world.repo.copy("main", "a/x", "main", "b/x")
+    world.repo.copy("main", "a/x", to_branch="main", to_path="b/x")
     world.repo.commit("main", "copy")
     onboard(world, "a", "b", a={"mode": mode}, b={"mode": mode})
     made = purge(b"id,dataset\n7,a\n8,b\n", dataset_column="dataset")

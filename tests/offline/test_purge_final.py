@@ -198,10 +198,10 @@ def move(agreement: Agreement, moving: MovingBytes, mode: str) -> None:
     lake.world.repo.delete("main", "visits/y")
     agreement.wait(days=0.5)  # what a link has copied goes, and the undo trash stays
     assert agreement.compare()[run] <= (not has_come)
-    lake.world.repo.restore("main", address)
+    lake.world.repo.restore(address, to="main")
     agreement.wait()
     assert agreement.compare()[run] == (not has_come)
-    lake.world.repo.move("main", "visits/y", "visits/z")
+    lake.world.repo.move("main", "visits/y", to_path="visits/z")
     lake.world.repo.commit("main", "came")
     agreement.wait()
     assert agreement.compare()[run] == (not has_come)

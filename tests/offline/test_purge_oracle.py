@@ -147,21 +147,23 @@ class Model:
         if lost:
             item = self.rng.choice(lost)
             branch = item.branch if item.branch in self.branches() else "main"
-            self.world.repo.restore(branch, item.address, force=True)
+            self.world.repo.restore(item.address, to=branch, force=True)
             self._learn_visits()
 
     def copy(self) -> None:
         source, branch = self._branch(), self._branch()
         paths = [path for path, _ in self.world.repo.list(source, prefix="events/")]
         if paths:
-            self.world.repo.copy(source, self.rng.choice(paths), branch, f"events/day=9/{self.rng.randrange(2)}")
+            self.world.repo.copy(
+                source, self.rng.choice(paths), to_branch=branch, to_path=f"events/day=9/{self.rng.randrange(2)}"
+            )
             self.world.repo.commit(branch, "copied", allow_empty=True)
 
     def branch(self) -> None:
-        self.world.repo.create_branch(f"dev-{len(self.done)}", self._branch())
+        self.world.repo.create_branch(f"dev-{len(self.done)}", source=self._branch())
 
     def tag(self) -> None:
-        self.world.repo.create_tag(f"v-{len(self.done)}", self._branch())
+        self.world.repo.create_tag(f"v-{len(self.done)}", ref=self._branch())
 
     def purge(self, max_partitions: int | None = None) -> None:
         guests = set(self.rng.sample(GUESTS, 2))

@@ -178,7 +178,7 @@ def test_an_object_that_lies_in_partitions_of_two_guests_is_listed(world: World,
     """To remove its rows would remove those of the other guest."""
     onboard(world, "parquet")
     world.commit(**{"visits/guest=bob/p": written("parquet", n=[1])})
-    world.repo.copy("main", "visits/guest=bob/p", "main", "visits/guest=ann/p")
+    world.repo.copy("main", "visits/guest=bob/p", to_branch="main", to_path="visits/guest=ann/p")
     world.repo.commit("main", "copy")
     made = purge(guestids(world.folder, "bob"))
     assert (made.published_commits, made.is_whole) == ([], False)

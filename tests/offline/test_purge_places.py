@@ -304,7 +304,7 @@ class TestWhatIsLive:
         world.repo.delete("main", VISIT)
         made = purge()
         assert kinds(made.places) == [("undo trash", "visits", 1)]
-        world.repo.restore("main", address)
+        world.repo.restore(address, to="main")
         assert kinds(now_of(world, made)) == [("branches", "visits", 1)]
         assert not made.is_final
 
@@ -313,9 +313,9 @@ class TestWhatIsLive:
         commit(world, "visits/y")
         made = purge()
         assert kinds(made.places) == [("earlier commits", "visits", 2)]
-        world.repo.create_tag("v1", world.repo.get_commit(made.published_commits[0].commit).record.parents[0])
+        world.repo.create_tag("v1", ref=world.repo.get_commit(made.published_commits[0].commit).record.parents[0])
         assert kinds(now_of(world, made)) == [("tags and pins", "visits", 2)]
-        world.repo.revert("main", made.published_commits[0].commit)
+        world.repo.revert(made.published_commits[0].commit, on="main")
         assert kinds(now_of(world, made)) == [("branches", "visits", 2)]
 
     def test_earlier_commits_that_no_run_looked_at(self, world: World, purge: Purge) -> None:
@@ -329,7 +329,7 @@ class TestWhatIsLive:
     def test_objects_that_are_not_purged(self, world: World, purge: Purge) -> None:
         commit(world, EVENT, "events/day=1/damaged", body=BODY)
         commit(world, "events/day=1/damaged", body=b"guest,at\nbob\n")
-        world.repo.copy("main", EVENT, "main", "elsewhere/x")
+        world.repo.copy("main", EVENT, to_branch="main", to_path="elsewhere/x")
         world.repo.upload("main", VISIT, BODY)
         world.repo.upload("main", "events/held/x", BODY)
         world.repo.upload("main", "events/held/y", b"guest,at\nann,1\n")
@@ -432,7 +432,7 @@ class TestWhatIsBeingDeleted:
         """It can still be read at the swept commit, until the data set of the other name is purged."""
         commit(world, EVENT)
         swept = world.repo.get_branch("main").head
-        world.repo.move("main", EVENT, "elsewhere/x")
+        world.repo.move("main", EVENT, to_path="elsewhere/x")
         world.repo.commit("main", "moved out of the data set")
         now = world.clock.now_ms()
         mark = Mark(now, now, "a-mark", sweeping_ms=now, swept_ms=now)

@@ -84,7 +84,7 @@ class TestEveryVersion:
     def test_summary_files_follow_the_files_that_they_describe(self, world: World, purge: Purge) -> None:
         first = world.commit_files(files_of(FIRST, owner="bob-x", made="by tests"))
         second = world.commit_files(files_of(SECOND, owner="bob-x", made="by tests"))
-        world.repo.create_tag("v1", first)
+        world.repo.create_tag("v1", ref=first)
         onboard(world, "rewrite")
         identities = {ref: world.repo.resolve(ref, "t/_metadata").entry for ref in (first, second)}
         assert len(has(bodies(world, first), b"bob-x")) == 3
@@ -197,7 +197,7 @@ class TestEveryVersion:
 
     def test_a_copy_elsewhere_is_named_or_included(self, world: World, purge: Purge) -> None:
         world.commit_files(files_of(FIRST, owner="bob-x"))
-        world.repo.copy("main", "t/_common_metadata", "main", "elsewhere/x")
+        world.repo.copy("main", "t/_common_metadata", to_branch="main", to_path="elsewhere/x")
         world.repo.commit("main", "a copy")
         onboard(world, "rewrite")
         (left,) = purge("bob-x").skipped_objects
@@ -300,7 +300,7 @@ class TestHeads:
         world.lake.safety = dataclasses.replace(world.lake.safety, copy_linked=copy_linked)
         world.repo = world.lake.repository("sales")
         before = world.commit_files(files_of(FIRST, owner="bob-x"))
-        world.repo.create_branch("dev", before)
+        world.repo.create_branch("dev", source=before)
         world.commit_files(files_of({**FIRST, "4": ["bob-x", "gil"]}, owner="bob-x"), "dev")
         onboard(world, "keep-history")
         assert sum(row.rewritten_summaries for row in purge("bob-x", dry_run=True).rows) == 4

@@ -83,7 +83,7 @@ def deleted(world: World) -> str:
 
 
 def on_a_deleted_branch(world: World) -> str:
-    world.repo.create_branch("dev", "main")
+    world.repo.create_branch("dev", source="main")
     identity = stage(world, "dev")
     world.repo.delete_branch("dev")
     return identity
@@ -113,7 +113,7 @@ def test_what_a_restore_brings_back_has_no_rows(
     made = purge()
     assert made.is_whole, made
     assert sum(row.rewritten_objects for row in made.rows) == 1
-    world.repo.restore("main", identity, path="events/restored", force=True)
+    world.repo.restore(identity, to="main", path="events/restored", force=True)
     assert world.repo.read("main", "events/restored") == CLEAN
     assert world.repo.stat("main", "events/restored").size_bytes == len(CLEAN)
     assert [row.matched_objects for row in purge().rows if row.matched_objects] == []
@@ -174,9 +174,9 @@ def test_the_reaper_deletes_what_was_purged_at_the_end_of_its_grace_window(
 
 def test_an_object_with_a_name_and_a_lost_one_is_purged_once(world: World, purge: Purge) -> None:
     stage(world)
-    world.repo.copy("main", EVENTS, "main", "events/day=1/y")
-    world.repo.create_branch("dev", "main")
-    world.repo.copy("main", EVENTS, "dev", EVENTS)
+    world.repo.copy("main", EVENTS, to_branch="main", to_path="events/day=1/y")
+    world.repo.create_branch("dev", source="main")
+    world.repo.copy("main", EVENTS, to_branch="dev", to_path=EVENTS)
     world.repo.delete_branch("dev")
     world.repo.commit("main", "committed")
     made = purge()
@@ -185,14 +185,14 @@ def test_an_object_with_a_name_and_a_lost_one_is_purged_once(world: World, purge
 
 def test_a_lost_name_outside_the_data_sets_is_a_copy(world: World, purge: Purge) -> None:
     identity = stage(world)
-    world.repo.create_branch("dev", "main")
-    world.repo.copy("main", EVENTS, "dev", "elsewhere/copy")
+    world.repo.create_branch("dev", source="main")
+    world.repo.copy("main", EVENTS, to_branch="dev", to_path="elsewhere/copy")
     world.repo.commit("main", "committed")
     world.repo.delete_branch("dev")
     (left,) = purge().skipped_objects
     assert "outside the data sets of this run ('elsewhere/copy' in 'trash of dev')" in left.reason
     assert purge(includes_copies=True).is_whole
-    world.repo.restore("main", identity, path="elsewhere/restored")
+    world.repo.restore(identity, to="main", path="elsewhere/restored")
     assert world.repo.read("main", "elsewhere/restored") == CLEAN
 
 
@@ -204,7 +204,7 @@ def test_a_legal_hold_keeps_what_is_lost_below_it(world: World, purge: Purge) ->
     assert [(left.branch, left.path, left.reason) for left in made.skipped_objects] == [
         ("trash of main", EVENTS, "a legal hold covers it")
     ]
-    world.repo.restore("main", identity)
+    world.repo.restore(identity, to="main")
     assert world.repo.read("main", EVENTS) == BODY
 
 
@@ -224,7 +224,7 @@ def test_the_content_of_what_is_lost_is_restored_by_its_path(world: World, purge
     identity = reset(world)
     made = purge()
     assert restore_backups.restore_backups(world.repo, scope._replace(run="" if scope.path else made.run)).objects == 1
-    world.repo.restore("main", identity)
+    world.repo.restore(identity, to="main")
     assert world.repo.read("main", EVENTS) == BODY
 
 
@@ -237,7 +237,7 @@ def test_an_upload_that_died_before_its_entry_is_purged(world: World, purge: Pur
     (shown,) = referenced_entries(ctx, ["events/"])
     assert (shown.ref, shown.path, shown.entry.size_bytes, shown.is_described) == ("main", EVENTS, len(BODY), False)
     assert sum(row.rewritten_objects for row in purge().rows) == 1
-    world.repo.restore("main", address)
+    world.repo.restore(address, to="main")
     assert world.repo.read("main", EVENTS) == CLEAN
 
 
@@ -277,7 +277,7 @@ class TestWhatMovesWhileTheRunLists:
         release_all(world.repo)
 
         def restore_and_commit() -> None:
-            world.repo.restore("main", identity)
+            world.repo.restore(identity, to="main")
             world.repo.commit("main", "restored")
             release_all(world.repo)
 

@@ -211,7 +211,7 @@ def test_names_of_erased_objects_in_another_case_are_told(lake: Lake) -> None:
 def test_a_copy_whose_folder_is_in_another_case_is_told(lake: Lake) -> None:
     lake.onboard(None, mode="erase")
     lake.put("a.jpg", b"a")
-    lake.world.repo.copy("main", "visits/a.jpg", "main", "visits/x/GUEST=bob/a.jpg")
+    lake.world.repo.copy("main", "visits/a.jpg", to_branch="main", to_path="visits/x/GUEST=bob/a.jpg")
     lake.world.repo.commit("main", "copy")
     left = lake.verify(lake.ids("bob"))
     assert list(left) == ["x/GUEST=bob/a.jpg", ""]

@@ -42,9 +42,9 @@ def md5_of(body: bytes) -> str:
 
 def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Purge) -> None:
     first = world.commit_files({PATH: events("ann", "bob")})
-    world.repo.create_tag("v1", first)
+    world.repo.create_tag("v1", ref=first)
     second = world.commit_files({PATH: events("ann", "bob", "cid")})
-    world.repo.create_branch("dev", first)
+    world.repo.create_branch("dev", source=first)
     world.repo.upload("dev", PATH, events("bob", "dan"))  # staged
     onboard(world.repo, mode="rewrite")
     identities = {ref: world.repo.resolve(ref, PATH).entry for ref in (first, second, "dev")}
@@ -121,10 +121,10 @@ def test_random_histories_lose_the_rows_of_the_ids_in_every_version(world: World
 
         upload("main")
         branch = f"dev-{names}"
-        world.repo.create_branch(branch, "main")
+        world.repo.create_branch(branch, source="main")
         upload(branch)
         upload("main")
-        world.repo.create_tag(f"v-{names}", refs[0])
+        world.repo.create_tag(f"v-{names}", ref=refs[0])
         refs += ["main", branch, f"v-{names}"]
         before = _contents(world, cases, refs)
         ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
@@ -167,7 +167,7 @@ def change_rewrites(
 class TestWhatIsLeft:
     def test_an_object_with_a_name_elsewhere_in_any_version(self, world: World, purge: Purge) -> None:
         world.commit_files({PATH: events("ann", "bob")})
-        world.repo.copy("main", PATH, "main", "elsewhere/copy")
+        world.repo.copy("main", PATH, to_branch="main", to_path="elsewhere/copy")
         old = world.repo.commit("main", "copied").id
         world.repo.delete("main", "elsewhere/copy")
         world.repo.commit("main", "deleted again")
@@ -181,7 +181,7 @@ class TestWhatIsLeft:
 
     def test_what_a_legal_hold_covers_under_any_name(self, world: World, purge: Purge) -> None:
         world.commit_files({PATH: events("ann", "bob"), f"{PREFIX}other": events("bob")})
-        world.repo.copy("main", PATH, "main", f"{PREFIX}held/copy")
+        world.repo.copy("main", PATH, to_branch="main", to_path=f"{PREFIX}held/copy")
         world.repo.commit("main", "copied")
         world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": f"{PREFIX}held/", "reason": "a case"}]}))
         onboard(world.repo, mode="rewrite")

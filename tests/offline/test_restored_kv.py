@@ -80,10 +80,10 @@ def restored(world: World) -> tuple[World, dict[str, Any]]:
     repo = world.repo
     world.commit(days_ago=9, a=b"a1", b=b"b1")
     world.commit(days_ago=8, a=b"a2")
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     repo.upload("dev", "staged", b"staged on dev")
     repo.upload("dev", "reset", b"reset behind the backup")
-    repo.copy("main~1", "a", "dev", "copied from history")
+    repo.copy("main~1", "a", to_branch="dev", to_path="copied from history")
     reap_all(repo)
     copy = back_up(world)
     known: dict[str, Any] = {
@@ -159,15 +159,15 @@ class TestTheOfflineJob:
         found by.
         """
         world.commit(days_ago=9, a=b"a1")
-        world.repo.create_branch("dev", "main")
+        world.repo.create_branch("dev", source="main")
         world.commit(days_ago=8, a=b"a2")
         world.commit(days_ago=7, a=b"a3")
         world.repo.delete("dev", "a")
-        world.repo.copy("main~2", "a", "dev", "copied")
-        world.repo.create_branch("other", "main")
+        world.repo.copy("main~2", "a", to_branch="dev", to_path="copied")
+        world.repo.create_branch("other", source="main")
         for token in live(world, "dev"):
             world.lake.kv.delete(keys.token(world.ctx.repo, token))
-        world.repo.copy("dev", "copied", "other", "copied")
+        world.repo.copy("dev", "copied", to_branch="other", to_path="copied")
         for token in live(world, "other"):
             world.lake.kv.delete(keys.token(world.ctx.repo, token))
         world.repo.delete_branch("dev")

@@ -112,7 +112,7 @@ def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
 
 def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(world: World, engines: Engines) -> None:
     first = world.commit(days_ago=9, held__a=b"data", own=b"nobody else's")
-    world.repo.copy("main", "held/a", "main", "elsewhere")
+    world.repo.copy("main", "held/a", to_branch="main", to_path="elsewhere")
     world.commit(days_ago=8, held__a=None, own=None)
     world.settle()
     address = world.address("main", "elsewhere")
@@ -156,7 +156,7 @@ def test_a_commit_that_the_rules_keep_by_now_is_active_again(
     assert world.data() == before - {orphan}
     assert outcomes(swept) == {"deleted": 1, "excluded": 2}
     assert Marks(world.ctx).commits.read_marks([old]) == [None]
-    assert world.repo.copy(old, "other", "main", "back").size_bytes == 5
+    assert world.repo.copy(old, "other", to_branch="main", to_path="back").size_bytes == 5
 
 
 def test_the_summary_says_how_many_the_rules_took_out(world: World, engines: Engines, old: CommitId) -> None:
@@ -174,7 +174,7 @@ def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(
     world.set_rules(branches=[{"branch_id": "audit-*", "retention_days": 365}])
     held = world.address(old, "held/a")
     summary = gc_run.mark(world.ctx, engines, GcOptions())
-    world.repo.create_branch("audit-2026", "main")
+    world.repo.create_branch("audit-2026", source="main")
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert held in world.data()
     assert swept is not None
@@ -222,7 +222,7 @@ def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(w
     world.set_rules(default_retention_days=365)
     swept = gc_run.sweep(world.ctx, engines, summary.mark_id).sweep
     assert Marks(world.ctx).commits.read_marks([commit]) == [None]
-    assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
+    assert world.repo.copy(commit, "logs/a", to_branch="main", to_path="back").size_bytes == 3
     assert swept is not None
     assert swept.excluded_by_rules == swept.excluded_commits == summary.commits["commits_partly_marked"]
 

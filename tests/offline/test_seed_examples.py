@@ -32,7 +32,7 @@ def test_cleanup_on_multiple_branches_of_seed_000(world: World, both_engines: En
     branches = [{"branch_id": "main", "retention_days": 7}, {"branch_id": "feature1", "retention_days": 3}]
     world.repo.set_retention(json.dumps({"default_retention_days": 7, "branches": branches, "grace_days": 0}))
     world.commit(days_ago=12, example1=b"example1")  # A
-    world.repo.create_branch("feature1", "main")
+    world.repo.create_branch("feature1", source="main")
     world.commit("feature1", days_ago=9, example3=b"example3")  # C
     world.commit(days_ago=8, example2=b"example2", example1=None)  # B
     world.commit("feature1", days_ago=5, example3=None)  # D
@@ -52,10 +52,10 @@ def transaction(world: World, branch: str, name: str, kind: str = "APPEND") -> N
 
 def transactions(world: World) -> None:
     """Branch abc: T1 (APPEND), T2 (APPEND), T3 (SNAPSHOT), T4 (APPEND); xyz forks from it at T2: T5 (APPEND)."""
-    world.repo.create_branch("abc", "main")
+    world.repo.create_branch("abc", source="main")
     transaction(world, "abc", "T1")
     transaction(world, "abc", "T2")
-    world.repo.create_branch("xyz", "abc")
+    world.repo.create_branch("xyz", source="abc")
     transaction(world, "abc", "T3", SNAPSHOT)
     transaction(world, "abc", "T4")
     transaction(world, "xyz", "T5")
@@ -75,7 +75,7 @@ def test_a_later_snapshot_begins_the_latest_view_of_seed_003(world: World, both_
 
 def overwritten(world: World, branch: str, kind: str | None) -> None:
     """Commit a file three times at one path, so that only history has the first two."""
-    world.repo.create_branch(branch, "main")
+    world.repo.create_branch(branch, source="main")
     for number in range(3):
         world.repo.upload(branch, "file", f"{branch} {number}".encode())
         metadata = {} if kind is None else {TRANSACTION: kind}

@@ -131,7 +131,7 @@ class TestWhileItIsThere:
 
     def test_what_a_run_has_staged_on_a_hidden_branch(self, world: World) -> None:
         branch = f"{HIDDEN_BRANCHES}run-1-0-0"
-        world.repo.create_branch(branch, "main", hidden=True)
+        world.repo.create_branch(branch, source="main", hidden=True)
         world.repo.upload(branch, "a/x", NEW)
         why = check(
             world,

@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
             return replace(step, effect=write, having_read=None)
 
         label = f"copy {source} {path} -> {branch} {destination}"
-        step = Step(label, branch, lambda: self.repo.copy(source, path, branch, destination), effect)
+        step = Step(label, branch, lambda: self.repo.copy(source, path, to_branch=branch, to_path=destination), effect)
         # what is copied onto itself stays what it is then, whatever was read before
         return step if is_onto_itself else replace(step, having_read=having_read)
 
@@ -229,7 +229,9 @@ class Machine(RuleBasedStateMachine):
             return replace(step, effect=write, parts=written, having_read=None)
 
         label = f"move {branch} {path} -> {destination}"
-        step = Step(label, branch, lambda: self.repo.move(branch, path, destination), effect, halfway, having_read)
+        step = Step(
+            label, branch, lambda: self.repo.move(branch, path, to_path=destination), effect, halfway, having_read
+        )
         return step
 
     def _commit(self, branch: str) -> Step:
@@ -283,7 +285,9 @@ class Machine(RuleBasedStateMachine):
             return replace(step, effect=write, having_read=None)
 
         label = f"create branch {branch} at {source}"
-        step = Step(label, branch, lambda: self.repo.create_branch(branch, source), effect, having_read=having_read)
+        step = Step(
+            label, branch, lambda: self.repo.create_branch(branch, source=source), effect, having_read=having_read
+        )
         return step
 
     def _delete_branch(self, branch: str) -> Step:
@@ -381,7 +385,7 @@ class Machine(RuleBasedStateMachine):
         dirty = bool(self.world[branch].staged)
         theirs = self.world[source].head
         try:
-            self.repo.merge(branch, source, strategy="source-wins")
+            self.repo.merge(source, into=branch, strategy="source-wins")
         except Conflict:
             assert self._listing(branch) == before
             return
@@ -400,7 +404,7 @@ class Machine(RuleBasedStateMachine):
             return
         expected = self._listing(parents[0])
         try:
-            self.repo.revert(branch, f"{branch}@")
+            self.repo.revert(f"{branch}@", on=branch)
         except NothingToCommit:
             assert expected == self.world[branch].head
             return
@@ -419,10 +423,10 @@ class Machine(RuleBasedStateMachine):
                 "an entry named it, so it was written"
             )  # else an upload died before it wrote its blob
             with pytest.raises(ObjectNotFound):
-                self.repo.restore(branch, item.address, path)
+                self.repo.restore(item.address, to=branch, path=path)
             return
         try:
-            self.repo.restore(branch, item.address, path, force=force)
+            self.repo.restore(item.address, to=branch, path=path, force=force)
         except AlreadyExists:
             assert not force
             assert path in self.world[branch].view()

@@ -68,7 +68,7 @@ def test_a_table_lives_on_a_branch(s3: S3Service, repo: Repository) -> None:
     assert not there & {f"tables/orders/{name}" for name in removed}
 
     repo.commit("main", message="the table")
-    repo.create_branch("side", "main")
+    repo.create_branch("side", source="main")
     side = f"s3://{repo.name}/side/tables/orders"
     write_deltalake(side, rows(1000), mode="append", storage_options=options)
     assert len(ids(DeltaTable(side, storage_options=options))) == 340
@@ -161,7 +161,7 @@ def test_what_a_run_that_died_wrote_is_deleted_and_the_table_on_main_is_untouche
     on_main = f"s3://{repo.name}/main/t"
     write_deltalake(on_main, rows(0), storage_options=options)
     repo.commit("main", message="the table")
-    repo.create_branch("run", "main")
+    repo.create_branch("run", source="main")
     blobs = dying_s3.running.log.parent / "lake"
     before = data_files(blobs)
 

@@ -127,7 +127,7 @@ def shown(s3: Any, key: str) -> dict[str, Any]:
 def test_a_commit_a_copy_and_a_merge_keep_what_s3_says(gateway: ServedGateway, s3: Any) -> None:
     repo = gateway.repository
     repo.commit("main", "before", allow_empty=True)
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     made = joined(s3, {"Bucket": REPOSITORY, "Key": "dev/joined"})
     expected = shown(s3, "dev/joined")
     assert (expected["ETag"], expected["ChecksumSHA256"]) == (made["ETag"], made["ChecksumSHA256"])
@@ -135,9 +135,9 @@ def test_a_commit_a_copy_and_a_merge_keep_what_s3_says(gateway: ServedGateway, s
     assert (expected["second"][:2], expected["tags"]) == ((1, 2), [{"Key": "a", "Value": "1"}])
     assert repo.stat("dev", "joined").metadata == {"owner": "ann"}
     repo.commit("dev", "joined")
-    repo.copy_many("dev", "dev", [Copy("joined", "copied")])
+    repo.copy_many("dev", [Copy("joined", "copied")], to_branch="dev")
     s3.copy_object(Bucket=REPOSITORY, Key="dev/copied by s3", CopySource={"Bucket": REPOSITORY, "Key": "dev/joined"})
     repo.commit("dev", "copied")
-    repo.merge("main", "dev")
+    repo.merge("dev", into="main")
     keys = ("dev/joined", "dev/copied", "dev/copied by s3", "main/joined", "main/copied")
     assert [shown(s3, key) for key in keys] == [expected] * len(keys)

@@ -264,8 +264,8 @@ def test_what_is_known_of_the_parts_takes_no_room_from_tags(gateway: ServedGatew
 def test_many_keys_are_deleted_each_with_its_result(gateway: ServedGateway, s3: Any) -> None:
     repo = gateway.repository
     repo.commit("main", "before", allow_empty=True)
-    repo.create_branch("second", "main")
-    repo.create_tag("t1", "main")
+    repo.create_branch("second", source="main")
+    repo.create_tag("t1", ref="main")
     for branch in ("main", "second"):
         repo.upload(branch, "gone/a", b"1")
     keys = ["main/gone/a", "second/gone/a", "main/gone/never", "t1/gone/a", "nowhere/x", "main/../x"]
@@ -281,7 +281,7 @@ def test_many_keys_are_deleted_each_with_its_result(gateway: ServedGateway, s3: 
 
 
 def test_a_key_that_the_service_could_not_delete_is_logged(gateway: ServedGateway, s3: Any) -> None:
-    gateway.repository.create_branch("broken", "main")
+    gateway.repository.create_branch("broken", source="main")
     record = record_keys.branch(gateway.repository.context.repo, ids.branch_name("broken"))
     gateway.lake.kv.set(record, b"no record")
     with collecting_events() as events:
@@ -314,7 +314,7 @@ class TestBuckets:
         s3.create_bucket(Bucket=name)
         repo = gateway.lake.repository(name)
         if where == "branch":
-            repo.create_branch("side", "main")
+            repo.create_branch("side", source="main")
             repo.upload("side", "a", b"1")
         else:
             repo.upload("main", "a", b"1")
@@ -322,7 +322,7 @@ class TestBuckets:
             repo.delete("main", "a")
             repo.commit("main", "two")
         if where == "tag":
-            repo.create_tag("t", "main~1")
+            repo.create_tag("t", ref="main~1")
         assert code_of(s3.delete_bucket, Bucket=name) == ("BucketNotEmpty", 409)
 
     def test_only_operators_create_buckets(self, gateway: ServedGateway, s3: Any) -> None:

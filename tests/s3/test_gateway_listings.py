@@ -33,10 +33,10 @@ def gateway() -> Iterator[ServedGateway]:
         for path in PATHS[:4]:
             repo.upload("main", path, path.encode())
         repo.commit("main", "half of them")
-        repo.create_tag("v1", "main")
+        repo.create_tag("v1", ref="main")
         for path in PATHS[4:]:
             repo.upload("main", path, path.encode())
-        repo.create_branch("team/x", "v1")
+        repo.create_branch("team/x", source="v1")
         yield served
 
 
@@ -120,8 +120,8 @@ def test_refs_are_listed_in_the_order_of_their_keys(
     names = ["ab", "ab-c", "ab-", "ab--c", "ab.c", "ab/c", "ab/c/d", "ab0", "a", "zz", "team/x", "team-y", "team"]
     with serve_gateway() as gateway:
         for name in names:
-            gateway.repository.create_branch(name, "main")
-        gateway.repository.create_tag("ab/t", "main")
+            gateway.repository.create_branch(name, source="main")
+        gateway.repository.create_tag("ab/t", ref="main")
         s3 = gateway.client()
         segments = sorted(f"{name.replace('/', '%2F')}/" for name in [*names, "main", "ab/t"])
         paging = {"PageSize": size}
@@ -154,7 +154,7 @@ def test_pages_have_once_what_was_there_throughout_while_others_commit(delimiter
             lambda _: repo.commit("main", "overwritten"),
             lambda step: repo.upload("main", f"{step:03}-x", b"new"),
             lambda step: repo.delete_many("main", [f"{step - 1:03}-x", f"{step + 30:03}-never"]),
-            lambda step: repo.copy("main", kept[step], "main", f"{step:03}-copy"),
+            lambda step: repo.copy("main", kept[step], to_branch="main", to_path=f"{step:03}-copy"),
             lambda _: reap_all(repo),
         ]
         seen: list[str] = []
@@ -182,7 +182,7 @@ def many_refs() -> Iterator[ManyRefs]:
     kv = CountingKV()
     with Lake(kv, "memory://listing-costs", clock=FakeClock()) as lake:
         repo = lake.create_repository(REPOSITORY)
-        repo.create_branch("feature", "main")
+        repo.create_branch("feature", source="main")
         branches = keys.branches(repo.context.repo)
         record = kv.get(Key(branches, "feature"))
         assert isinstance(record, bytes)

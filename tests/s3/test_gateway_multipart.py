@@ -30,7 +30,7 @@ BIG = bytes(range(256)) * (5 * MIB // 256)
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[ServedGateway]:
     with serve_gateway(S3Settings(buckets=("pinned=lake:main",))) as served:
-        served.repository.create_branch("team/x", "main")
+        served.repository.create_branch("team/x", source="main")
         yield served
 
 
@@ -286,7 +286,7 @@ def test_what_each_role_may(gateway: ServedGateway, s3: Any) -> None:
         (reader.abort_multipart_upload, upload),
     ):
         assert code_of(call, **options) == ("AccessDenied", 403)
-    tag = gateway.repository.create_tag("v1", "main")
+    tag = gateway.repository.create_tag("v1", ref="main")
     assert tag
     assert code_of(begin, s3=s3, key="v1/parts") == ("AccessDenied", 403)
     s3.abort_multipart_upload(**upload)
@@ -307,7 +307,7 @@ def test_parts_are_listed_in_pages(s3: Any) -> None:
 
 def test_uploads_are_listed_in_pages(gateway: ServedGateway, s3: Any) -> None:
     gateway.lake.create_repository("listed")
-    gateway.lake.repository("listed").create_branch("side", "main")
+    gateway.lake.repository("listed").create_branch("side", source="main")
     keys = ["main/a", "main/b/1", "main/b/2", "main/b/2", "main/c d", "side/z"]
     uploads = [begin(s3, key, "listed") for key in keys]
 

@@ -83,7 +83,7 @@ def test_what_is_missing_is_named(s3: Any) -> None:
 def test_commits_and_tags_are_read_only(gateway: ServedGateway, s3: Any) -> None:
     gateway.repository.upload("main", "kept", b"kept")
     commit = gateway.repository.commit("main", "one").id
-    gateway.repository.create_tag("v1", "main")
+    gateway.repository.create_tag("v1", ref="main")
     for ref in ("v1", commit, "main@"):
         assert s3.get_object(Bucket=REPOSITORY, Key=f"{ref}/kept")["Body"].read() == b"kept"
         with pytest.raises(ClientError, match="never changes"):
@@ -92,7 +92,7 @@ def test_commits_and_tags_are_read_only(gateway: ServedGateway, s3: Any) -> None
 
 
 def test_a_branch_with_a_slash_is_reached(gateway: ServedGateway, s3: Any) -> None:
-    gateway.repository.create_branch("team/x", "main")
+    gateway.repository.create_branch("team/x", source="main")
     longest = "x" * 1024
     for path in ("a", longest):
         s3.put_object(Bucket=REPOSITORY, Key=f"team%2Fx/{path}", Body=b"1")

@@ -26,7 +26,7 @@ def add_keys(s3: S3Service, repo: Repository) -> dict[str, str]:
 
 
 def test_a_bucket_is_the_branch_of_the_key(s3: S3Service, repo: Repository) -> None:
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     keys = add_keys(s3, repo)
     for branch, key_id in keys.items():
         s3.client(key_id).put_object(Bucket="warehouse", Key="a/b", Body=branch.encode())
@@ -80,7 +80,7 @@ def test_an_iceberg_table_is_written_on_the_branch_of_the_key(
     table = main.create_table("shop.sales", schema=rows(0).schema)
     table.append(rows(0))
     repo.commit("main", "a table")
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     dev = open_catalog("dev")
     dev.create_namespace("shop")
     dev.register_table("shop.sales", table.metadata_location).append(rows(100))
@@ -94,15 +94,15 @@ def test_a_merge_never_makes_a_delta_log_of_two_branches(s3: S3Service, repo: Re
     where = {branch: f"s3://{repo.name}/{branch}/sales" for branch in ("main", "dev")}
     write_deltalake(where["main"], rows(0), storage_options=options)
     repo.commit("main", "a table")
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     for first, amount in ((100, 50), (150, 50)):
         write_deltalake(where["main"], rows(first, amount), mode="append", storage_options=options)
     write_deltalake(where["dev"], rows(500, 80), mode="append", storage_options=options)
     for branch in where:
         repo.commit(branch, f"rows of {branch}")
     with pytest.raises(MergeConflict, match="wrote the Delta table 'sales/'"):
-        repo.merge("main", "dev")
-    repo.merge("main", "dev", strategy="source-wins")
+        repo.merge("dev", into="main")
+    repo.merge("dev", into="main", strategy="source-wins")
     merged = DeltaTable(where["main"], storage_options=options)
     assert ids(merged) == [*range(100), *range(500, 580)]
     assert isinstance(merged.to_pyarrow_table(), pyarrow.Table)

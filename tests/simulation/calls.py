@@ -55,7 +55,7 @@ def upload(branch: str, *items: tuple[str, str]) -> Call:
 def copy(source: str, path: str, branch: str, destination: str) -> Call:
     return call(
         f"copy {source[:12]} {path} {branch} {destination}",
-        lambda tools: tools.repo.copy(source, path, branch, destination),
+        lambda tools: tools.repo.copy(source, path, to_branch=branch, to_path=destination),
         Promise(branch, destination),
     )
 
@@ -63,7 +63,7 @@ def copy(source: str, path: str, branch: str, destination: str) -> Call:
 def move(branch: str, path: str, destination: str) -> Call:
     return call(
         f"move {branch} {path} {destination}",
-        lambda tools: tools.repo.move(branch, path, destination),
+        lambda tools: tools.repo.move(branch, path, to_path=destination),
         Promise(branch, destination),
     )
 
@@ -77,15 +77,15 @@ def commit(branch: str, message: str) -> Call:
 
 
 def merge(source: str, branch: str) -> Call:
-    return call(f"merge {source} {branch}", lambda tools: tools.repo.merge(branch, source))
+    return call(f"merge {source} {branch}", lambda tools: tools.repo.merge(source, into=branch))
 
 
 def revert(branch: str, ref: str) -> Call:
-    return call(f"revert {branch} {ref[:12]}", lambda tools: tools.repo.revert(branch, ref))
+    return call(f"revert {branch} {ref[:12]}", lambda tools: tools.repo.revert(ref, on=branch))
 
 
 def cherry_pick(branch: str, ref: str) -> Call:
-    return call(f"cherry-pick {branch} {ref[:12]}", lambda tools: tools.repo.cherry_pick(branch, ref))
+    return call(f"cherry-pick {branch} {ref[:12]}", lambda tools: tools.repo.cherry_pick(ref, onto=branch))
 
 
 def reset(branch: str) -> Call:
@@ -101,7 +101,9 @@ def reset_prefix(branch: str, prefix: str = "") -> Call:
 
 
 def create_branch(name: str, source: str) -> Call:
-    return call(f"create {name} {source[:12]}", lambda tools: tools.repo.create_branch(name, source), Promise(name))
+    return call(
+        f"create {name} {source[:12]}", lambda tools: tools.repo.create_branch(name, source=source), Promise(name)
+    )
 
 
 def delete_branch(name: str) -> Call:
@@ -131,12 +133,14 @@ def issue_and_link(branch: str, path: str) -> Call:
 
 def restore(branch: str, path: str, address: str) -> Call:
     return call(
-        f"restore {branch} {path}", lambda tools: tools.repo.restore(branch, address, path), Promise(branch, path)
+        f"restore {branch} {path}",
+        lambda tools: tools.repo.restore(address, to=branch, path=path),
+        Promise(branch, path),
     )
 
 
 def create_tag(name: str, ref: str) -> Call:
-    return call(f"tag {name} {ref[:12]}", lambda tools: tools.repo.create_tag(name, ref))
+    return call(f"tag {name} {ref[:12]}", lambda tools: tools.repo.create_tag(name, ref=ref))
 
 
 def delete_tag(name: str) -> Call:

@@ -41,7 +41,7 @@ class Uploading(Start):
 
     def __init__(self, *, store_has_uploads: bool = False) -> None:
         super().__init__(store_has_uploads=store_has_uploads)
-        self.repo.create_branch("side", "main")
+        self.repo.create_branch("side", source="main")
         self.staged("main", "q", "P0")
         self.name = multipart.begin(self.repo.context, MAIN, "p", seconds=SECONDS).name
         self.parts = {body: self._write(number, body) for number, body in ((1, "P9"), (2, "P5"))}

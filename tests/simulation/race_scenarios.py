@@ -250,7 +250,7 @@ def _for_names() -> Iterator[Plan]:
 
     def named_v1() -> Start:
         start = Start()
-        start.repo.create_branch("v1", "main")
+        start.repo.create_branch("v1", source="main")
         return start
 
     more: dict[str, Any] = {"judge": not_both, "remembers": "TSN"}

@@ -22,7 +22,7 @@ class Start:
     def __init__(self, safety: Safety = NO_AGES, *, store_has_uploads: bool = False) -> None:
         self.world = World(safety, store_has_uploads)
         self.repo = self.world.repo
-        self.repo.create_branch("feat", "main")
+        self.repo.create_branch("feat", source="main")
         self.addresses: dict[str, Address] = {}
         self.commits: dict[str, CommitId] = {}
         self.token = ""
@@ -34,7 +34,7 @@ class Start:
     def staged(self, branch: str, path: str, body: str, *, hinted: bool = True) -> Start:
         """Staged on a branch; what has the body already is copied. `hinted`: with a hint left over from before."""
         if body in self.addresses:
-            self.repo.copy(*self._where(body), branch, path)
+            self.repo.copy(*self._where(body), to_branch=branch, to_path=path)
         else:
             self.addresses[body] = self.repo.upload(branch, path, BODIES[body]).address
         if hinted:
@@ -60,7 +60,7 @@ class Start:
         """The other branch begins at the head of the first one."""
         self.repo.delete_branch("feat")
         self.reap()
-        self.repo.create_branch("feat", "main")
+        self.repo.create_branch("feat", source="main")
 
     def reap(self) -> Start:
         """Process what is retired, undisturbed."""
@@ -159,7 +159,7 @@ def old_line() -> Start:
 def old_line_begun() -> Start:
     """As old_line, with a branch at c1; a run has marked c0 and c1, and has not looked yet."""
     start = old_line()
-    start.repo.create_branch("late", start.commits["c1"])
+    start.repo.create_branch("late", source=start.commits["c1"])
     return start.begin("c0", "c1")
 
 
@@ -212,13 +212,13 @@ def old_grace() -> Start:
 def old_head() -> Start:
     """As old, with a branch at c0."""
     start = old()
-    start.repo.create_branch("late", start.commits["c0"])
+    start.repo.create_branch("late", source=start.commits["c0"])
     return start
 
 
 def old_staged() -> Start:
     start = old()
-    start.repo.copy(start.commits["c0"], "p", "feat", "z")
+    start.repo.copy(start.commits["c0"], "p", to_branch="feat", to_path="z")
     return start
 
 
@@ -242,7 +242,7 @@ def side() -> Start:
 def side_branch() -> Start:
     """As m1, with p on a branch that can be deleted."""
     start = Start()
-    start.repo.create_branch("side", "main")
+    start.repo.create_branch("side", source="main")
     return start.staged("side", "p", "P0")
 
 
@@ -263,7 +263,7 @@ def grace(safety: Safety = NO_AGES) -> Start:
 def same(*, processed: bool) -> Start:
     """What is staged is what the head says; with references if the head's marker is not processed."""
     start = Start().committed("main", "c1", processed=processed, p="P0")
-    start.repo.copy("main", "p", "main", "z")
-    start.repo.copy("main", "z", "main", "p")
+    start.repo.copy("main", "p", to_branch="main", to_path="z")
+    start.repo.copy("main", "z", to_branch="main", to_path="p")
     start.repo.delete("main", "z")
     return start

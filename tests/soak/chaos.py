@@ -57,7 +57,7 @@ def run(
         with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
             repo = lake.create_repository(REPOSITORY)
             for branch in (*clients, "shared", ledgers.COUNTED):
-                repo.create_branch(branch, "main")
+                repo.create_branch(branch, source="main")
             gateway = Gateway(folder, lake, REPOSITORY) if through_gateway else None
         reapers = [f"reaper{number}" for number in range(REAPERS)]
         storm = Storm(found, processes, random.Random(SEED), clients, reapers, gateway)

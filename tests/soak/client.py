@@ -116,11 +116,13 @@ class Client:
 
     def copy(self) -> None:
         source, path = self.random.sample(self.own_paths, 2)
-        self.op("copy", lambda: self.repo.copy(self.name, source, self.name, path), copied=[source, path])
+        self.op(
+            "copy", lambda: self.repo.copy(self.name, source, to_branch=self.name, to_path=path), copied=[source, path]
+        )
 
     def move(self) -> None:
         source, path = self.random.sample(self.own_paths, 2)
-        self.op("move", lambda: self.repo.move(self.name, source, path), moved=[source, path])
+        self.op("move", lambda: self.repo.move(self.name, source, to_path=path), moved=[source, path])
 
     def commit(self) -> None:
         self.op("commit", lambda: self.repo.commit(self.name, f"{self.life} {self.count}").id, on=self.name)
@@ -144,11 +146,11 @@ class Client:
         (source, path), (branch, destination) = self.place(), self.place()
         source = self.random.choice([source, self.name, f"{source}@", f"{source}~1"])
         path = self.random.choice(self.own_paths) if source == self.name else path
-        self.op("shared copy", lambda: self.repo.copy(source, path, branch, destination))
+        self.op("shared copy", lambda: self.repo.copy(source, path, to_branch=branch, to_path=destination))
 
     def shared_move(self) -> None:
         (branch, path), destination = self.place(), self.random.choice(SHARED_PATHS)
-        self.op("shared move", lambda: self.repo.move(branch, path, destination))
+        self.op("shared move", lambda: self.repo.move(branch, path, to_path=destination))
 
     def shared_delete(self) -> None:
         branch, path = self.place()
@@ -176,20 +178,24 @@ class Client:
         else:
             self.op(
                 "shared create branch",
-                lambda: self.repo.create_branch("shared", self.random.choice(["main", "main~1", self.name])),
+                lambda: self.repo.create_branch("shared", source=self.random.choice(["main", "main~1", self.name])),
             )
 
     def shared_merge(self) -> None:
         source, branch = self.random.choice([("shared", "main"), ("main", "shared"), (self.name, "shared")])
         strategy = self.random.choice(["", "source-wins", "dest-wins"])
-        self.op("shared merge", lambda: self.repo.merge(branch, source, strategy=strategy))
+        self.op("shared merge", lambda: self.repo.merge(source, into=branch, strategy=strategy))
 
     def shared_revert(self) -> None:
         branch = self.random.choice(SHARED)
         pick = self.random.random() < 0.5
         self.op(
             "shared revert",
-            lambda: self.repo.revert(branch, f"{branch}@") if pick else self.repo.cherry_pick(branch, f"{self.name}@"),
+            lambda: (
+                self.repo.revert(f"{branch}@", on=branch)
+                if pick
+                else self.repo.cherry_pick(f"{self.name}@", onto=branch)
+            ),
         )
 
     def shared_restore(self) -> None:
@@ -197,7 +203,7 @@ class Client:
             waiting = list(self.repo.list_trash(prefix="common/"))
             if waiting:
                 item = self.random.choice(waiting)
-                self.repo.restore(self.random.choice(SHARED), item.address, force=self.random.random() < 0.5)
+                self.repo.restore(item.address, to=self.random.choice(SHARED), force=self.random.random() < 0.5)
 
         self.op("shared restore", restore)
 

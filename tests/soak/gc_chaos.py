@@ -141,7 +141,7 @@ def run(server: S3Server, seconds: float = SECONDS, *, blind: bool = False) -> R
             repo = lake.create_repository("soak")
             repo.set_retention(COMMITTED_AT_ONCE)
             for client in (*clients, "shared"):
-                repo.create_branch(client, "main")
+                repo.create_branch(client, source="main")
         collect = ("tests.soak.collector", "collect", kv, objects, "soak", *(("blind",) if blind else ()))
         first, second = (stack.enter_context(telling(folder, f"gc{number}", env, *collect)) for number in (1, 2))
         for number, collector in enumerate((first, second), start=1):

@@ -272,7 +272,7 @@ def run(
             repo.onboard_purge(json.dumps(document(mode)), by="soak")
             clients = [f"c{number}" for number in range(CLIENTS)]
             for client in (*clients, "shared"):
-                repo.create_branch(client, "main")
+                repo.create_branch(client, source="main")
         ids = folder / "ids.parquet"
         pq.write_table(pa.table({"id": FORGET}), ids)
         temporary = folder / "tmp"
@@ -383,7 +383,7 @@ def run(
         findings += [f"a run came to {each}" for each in runs if not _is_among_others(each)]
         with Lake.open(kv, objects, safety=SAFETY) as lake:
             repo = lake.repository("soak")
-            repo.create_branch("last", "main")
+            repo.create_branch("last", source="main")
             clients.append("last")
             with (folder / "last.ledger").open("ab") as ledger:
                 last = WithRows(repo, "last", SEED, ledger.fileno())

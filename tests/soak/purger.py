@@ -149,18 +149,20 @@ class WithRows(Client):
 
     def copy(self) -> None:
         source, path = self.two()
-        self.op("copy", lambda: self.repo.copy(self.name, source, self.name, path), copied=[source, path])
+        self.op(
+            "copy", lambda: self.repo.copy(self.name, source, to_branch=self.name, to_path=path), copied=[source, path]
+        )
 
     def move(self) -> None:
         source, path = self.two()
-        self.op("move", lambda: self.repo.move(self.name, source, path), moved=[source, path])
+        self.op("move", lambda: self.repo.move(self.name, source, to_path=path), moved=[source, path])
 
     def look(self) -> None:
         path = self.random.choice(self.written or self.inside)
         self.op("look", lambda: text_of(self.repo.read(self.name, path)), seen=path)
 
     def merge(self) -> None:
-        self.op("merge", lambda: self.repo.merge("main", self.name, strategy="source-wins").id)
+        self.op("merge", lambda: self.repo.merge(self.name, into="main", strategy="source-wins").id)
 
     # ---- among others
 
@@ -174,21 +176,25 @@ class WithRows(Client):
     def shared_copy(self) -> None:
         (branch, path), (_, destination) = self.place(), self.place()
         source = self.random.choice([branch, f"{branch}@", f"{branch}~1"])
-        self.op("shared copy", lambda: self.repo.copy(source, path, branch, destination), among=[path, destination])
+        self.op(
+            "shared copy",
+            lambda: self.repo.copy(source, path, to_branch=branch, to_path=destination),
+            among=[path, destination],
+        )
 
     def shared_move(self) -> None:
         (branch, path), (_, destination) = self.place(), self.place()
-        self.op("shared move", lambda: self.repo.move(branch, path, destination), among=[path, destination])
+        self.op("shared move", lambda: self.repo.move(branch, path, to_path=destination), among=[path, destination])
 
     def shared_commit(self) -> None:
         self.op("shared commit", lambda: self.repo.commit("shared", "shared").id)
 
     def shared_merge(self) -> None:
         source, strategy = self.random.choice(["main", self.name]), self.random.choice(["", "source-wins", "dest-wins"])
-        self.op("shared merge", lambda: self.repo.merge("shared", source, strategy=strategy))
+        self.op("shared merge", lambda: self.repo.merge(source, into="shared", strategy=strategy))
 
     def shared_revert(self) -> None:
-        self.op("shared revert", lambda: self.repo.revert("shared", "shared@"))
+        self.op("shared revert", lambda: self.repo.revert("shared@", on="shared"))
 
 
 def client(*arguments: str) -> None:

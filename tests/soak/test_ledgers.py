@@ -46,7 +46,7 @@ def test_a_number_that_two_wrote_or_that_is_gone(tmp_path: Path) -> None:
     ]
     with Lake(MemoryKV(), "memory://ledgers") as lake:
         repo = lake.create_repository("counts")
-        repo.create_branch(COUNTED, "main")
+        repo.create_branch(COUNTED, source="main")
         repo.upload(COUNTED, COUNTED_PATH, b"4 of c0")
         assert ledgers.find_lost_increments(repo, ledgers.read(files)) == [
             "2 clients were told that they wrote 2",

@@ -152,8 +152,8 @@ def _make_sales(lake: Lake) -> None:
     fill(repo)
     repo.upload("main", f"2026/{HOSTILE}.csv", b"hostile", metadata={"note": HOSTILE})
     repo.commit("main", HOSTILE, committer=HOSTILE, metadata={"job": HOSTILE})
-    repo.create_branch("dev/one", "main")
-    repo.create_tag("v1", "main~1")
+    repo.create_branch("dev/one", source="main")
+    repo.create_tag("v1", ref="main~1")
     for number in range(3):
         repo.upload("dev/one", f"tmp/{number}.bin", b"z" * 500)
     repo.upload("dev/one", f"tmp/{HOSTILE}", b"q")

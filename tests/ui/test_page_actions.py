@@ -114,7 +114,7 @@ def test_a_writer_chooses_all_that_a_page_shows_in_the_order_of_paths(
 
 def test_a_writer_restores_everything_below_a_prefix_to_another_branch(visit: Visit, site: Site) -> None:
     repo = lossy(site)
-    repo.create_branch("rescue", "main")
+    repo.create_branch("rescue", source="main")
     visitor = visit("writer")
     visitor.go(f"/repositories/{repo.name}/trash")
     visitor.page.get_by_label("Lost on branch").fill("main")

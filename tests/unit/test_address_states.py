@@ -26,7 +26,7 @@ MAIN = BranchName("main")
 @pytest.fixture
 def repo(lake: Lake) -> Repository:
     repo = lake.create_repository("lake")
-    repo.create_branch("feature", "main")
+    repo.create_branch("feature", source="main")
     return repo
 
 
@@ -72,7 +72,7 @@ class TestReferences:
         self, repo: Repository, act: Callable[[Repository], object], state: ReferenceState, whole: ReferenceState
     ) -> None:
         entry = repo.upload("main", "a", b"1")
-        repo.copy("main", "a", "feature", "b")
+        repo.copy("main", "a", to_branch="feature", to_path="b")
         act(repo)
         view = repo.address(entry.address)
         assert states(view) == [("a", state), ("b", ReferenceState.STAGED)]
@@ -97,7 +97,7 @@ class TestReferences:
         entry = repo.upload("main", "a", b"1")
         clock.advance(60)
         copied = clock.now_ms()
-        repo.copy("main", "a", "feature", "b")
+        repo.copy("main", "a", to_branch="feature", to_path="b")
         assert [named.last_modified_ms for named in repo.address(entry.address).references] == [uploaded, copied]
 
     def test_a_fate_that_was_told_is_a_change(self, repo: Repository, clock: FakeClock) -> None:
@@ -163,7 +163,7 @@ class TestWithoutReferences:
         entry = repo.upload("feature", "a", b"1")
         swept = repo.commit("feature", "a").id
         reap_all(repo)
-        repo.copy("feature", "a", "main", "elsewhere")
+        repo.copy("feature", "a", to_branch="main", to_path="elsewhere")
         copied = repo.commit("main", "elsewhere").id
         repo.delete("feature", "a")
         repo.commit("feature", "without")

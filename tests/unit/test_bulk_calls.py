@@ -42,14 +42,14 @@ def shown(repo: Repository) -> list[str]:
         lambda repo: repo.upload_many("main", uploads()),
         lambda repo: repo.stage_many("main", stages()),
         lambda repo: repo.link_many("main", links(repo, PATHS)),
-        lambda repo: repo.copy_many("source", "main", (Copy("source", path) for path in PATHS)),
+        lambda repo: repo.copy_many("source", (Copy("source", path) for path in PATHS), to_branch="main"),
     ],
     ids=["upload", "stage", "link", "copy"],
 )
 def test_nobody_needs_to_look_at_what_a_call_for_many_returns(
     repo: Repository, call: Callable[[Repository], object]
 ) -> None:
-    repo.create_branch("source", "main")
+    repo.create_branch("source", source="main")
     repo.upload("source", "source", b"1")
     call(repo)
     assert shown(repo) == PATHS
@@ -64,7 +64,7 @@ def test_an_error_names_the_first_that_failed_and_leaves_earlier_batches_done(re
     repo.upload("main", "source", b"1")
     copies = [*(Copy("source", path) for path in PATHS[:BATCH]), Copy("nothing", "x")]
     with pytest.raises(ObjectNotFound):
-        repo.copy_many("main", "main", copies)
+        repo.copy_many("main", copies, to_branch="main")
     assert shown(repo) == [*PATHS[:BATCH], "source"]
 
 
@@ -77,7 +77,7 @@ def test_a_stream_reads_no_further_than_a_batch_ahead(repo: Repository) -> None:
             given += 1
             yield item
 
-    stream = repo.iter_upload_many("main", counted())
+    stream = repo.upload_each("main", counted())
     assert (given, shown(repo)) == (0, [])
     next(stream)
     assert (given, shown(repo)) == (BATCH, PATHS[:BATCH])

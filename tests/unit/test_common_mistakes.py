@@ -28,7 +28,7 @@ def lake(tmp_path: Path) -> Iterator[refstore.Lake]:
         repo = lake.create_repository("sales")
         repo.upload("main", "a", b"1")
         repo.commit("main", "first")
-        repo.create_tag("v1.0", "main")
+        repo.create_tag("v1.0", ref="main")
         yield lake
 
 
@@ -50,7 +50,7 @@ BODIES: dict[str, tuple[Any, str]] = {
 }
 
 CALLS: dict[str, tuple[Call, str]] = {
-    "a path to restore": (lambda r: r.restore("main", "a"), r"use repo\.stat or repo\.why_path"),
+    "a path to restore": (lambda r: r.restore("a", to="main"), r"use repo\.stat or repo\.why_path"),
     "one name for several": (lambda r: r.set_retention("{}", remove="hold:contracts/"), r"remove.*give \[remove\]"),
     "a number in metadata": (lambda r: r.upload("main", "b", b"", metadata={"a": 1}), r"metadata\['a'\] is 1"),
     "a key of metadata": (lambda r: r.upload("main", "b", b"", metadata={1: "a"}), "the key 1"),
@@ -62,12 +62,15 @@ CALLS: dict[str, tuple[Call, str]] = {
     "a fraction as mtime": (lambda r: r.upload("main", "b", b"", mtime_ms=1.5), "mtime_ms is 1.5"),
     "a text as size": (lambda r: r.stage("main", "b", "s3://x/y", size_bytes="5"), "size_bytes is '5'"),
     "a content type": (lambda r: r.upload_many("main", [Upload("b", b"", content_type=5)]), "content_type is 5"),
-    "a hidden branch": (lambda r: r.create_branch("b", "main", hidden="no"), "hidden is 'no'"),
+    "a hidden branch": (lambda r: r.create_branch("b", source="main", hidden="no"), "hidden is 'no'"),
     "a tuple to upload": (lambda r: r.upload_many("main", [("b", b"")]), r"tuple.*refstore.Upload\(path, body\)"),
     "a dict to upload": (lambda r: r.upload_many("main", {"b": b""}), r"refstore.Upload\(path, body\)"),
     "a single upload": (lambda r: r.upload_many("main", Upload("b", b"")), "give.*uploads.*"),
-    "tuples, one by one": (lambda r: r.upload_each("main", [("b", b"")]), "refstore.Upload"),
-    "a tuple to copy": (lambda r: r.copy_many("main", "main", [("a", "b")]), r"refstore.Copy\(source, destination\)"),
+    "tuples, one by one": (lambda r: next(r.upload_each("main", [("b", b"")])), "refstore.Upload"),
+    "a tuple to copy": (
+        lambda r: r.copy_many("main", [("a", "b")], to_branch="main"),
+        r"refstore.Copy\(source, destination\)",
+    ),
     "a tuple to move": (lambda r: r.move_many("main", [("a", "b")]), "refstore.Copy"),
     "a tuple to link": (lambda r: r.link_many("main", [("a", "b")]), r"refstore.Link\(path, token\)"),
     "a tuple to stage": (lambda r: r.stage_many("main", [("a", "b")]), r"refstore.Stage\(path, url, size_bytes\)"),
@@ -110,8 +113,8 @@ class TestMistakes:
     def test_an_error_names_the_call_of_the_sdk_that_helps(self, repo: refstore.Repository) -> None:
         address = repo.stat("main", "a").address[:-9] + "000000000"  # long gone
         calls: list[tuple[Call, str]] = [
-            (lambda r: r.restore("main", address), r"ask repo\.why\(address\)"),
-            (lambda r: r.restore_each("main", [RestoreRequest(address)])[0].error, r"repo\.why"),
+            (lambda r: r.restore(address, to="main"), r"ask repo\.why\(address\)"),
+            (lambda r: next(r.restore_each([RestoreRequest(address)], to="main")).error, r"repo\.why"),
             (lambda r: r.delete_retention(), r"repo\.set_retention"),
             (lambda r: r.purge_document(), r"repo\.onboard_purge"),
         ]
@@ -178,7 +181,7 @@ class TestNames:
             (lambda r: r.read("mian", "a"), NotFound, "did you mean 'main'"),
             (lambda r: list(r.list("mian")), NotFound, "did you mean 'main'"),
             (lambda r: list(r.history("mian")), NotFound, "did you mean 'main'"),
-            (lambda r: r.merge("main", "v1.1"), NotFound, "did you mean 'v1.0'"),
+            (lambda r: r.merge("v1.1", into="main"), NotFound, "did you mean 'v1.0'"),
             (lambda r: r.get_tag("v1.1"), TagNotFound, "did you mean 'v1.0'"),
             (lambda r: r.commit("v1.0", "m"), BranchNotFound, "'v1.0' is a tag"),
             (lambda r: r.get_tag("main"), TagNotFound, "'main' is a branch"),

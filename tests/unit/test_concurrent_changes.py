@@ -77,12 +77,12 @@ def test_a_tag_that_takes_itself_back_leaves_anothers(clock: FakeClock) -> None:
 
     def others() -> None:
         repo.delete_tag("v1")
-        assert repo.create_tag("v1", "main") == head
+        assert repo.create_tag("v1", ref="main") == head
         mark(repo, old)
 
     kv.then = others
     with pytest.raises(Gone):
-        repo.create_tag("v1", old)
+        repo.create_tag("v1", ref=old)
     assert repo.get_tag("v1").commit == head
 
 
@@ -109,7 +109,7 @@ def test_who_made_a_branch_is_not_told_that_it_existed(clock: FakeClock) -> None
         lose_reply()
 
     kv.then = others
-    repo.create_branch("late", "main")
+    repo.create_branch("late", source="main")
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -126,7 +126,7 @@ def test_a_branch_that_was_made_and_deleted_is_not_made_again(clock: FakeClock, 
 
     kv.then = others
     with suppress(RefstoreError):
-        repo.create_branch("late", "main")
+        repo.create_branch("late", source="main")
     with pytest.raises(BranchNotFound):
         repo.get_branch("late")
 
@@ -189,21 +189,21 @@ def test_what_never_landed_is_not_told_although_its_address_was_committed_elsewh
     """Its key is gone then, and with it the reference that says whether it landed."""
     kv = Interrupted(before=lambda op: is_entry_write(op) or placing_once(op))
     repo = world(kv, clock)
-    repo.create_branch("other", "main")
+    repo.create_branch("other", source="main")
     issued = repo.issue("main", "p")
     repo.context.objects.put(issued.address, b"1")
     address = repo.upload("other", "q", b"1").address if how == "restored" else issued.address
 
     def others() -> None:
         if how != "restored":
-            repo.restore("other", address, "q")
+            repo.restore(address, to="other", path="q")
         repo.commit("other", "theirs")
         release_all(repo)
         lose_reply()
 
     def make() -> object:
         if how == "restored":
-            return repo.restore("main", address, "p")
+            return repo.restore(address, to="main", path="p")
         return repo.link_many("main", [Link(path="p", token=issued.token, if_absent=how != "linked")])
 
     kv.then = others
@@ -221,12 +221,12 @@ def test_a_link_whose_list_grew_before_it_was_answered_is_made(clock: FakeClock)
     """`restore` takes an address that is listed, too: it cannot tell a link under way from one that died."""
     kv = Interrupted(behind=linking)
     repo = world(kv, clock)
-    repo.create_branch("other", "main")
+    repo.create_branch("other", source="main")
     issued = repo.issue("main", "p")
     repo.context.objects.put(issued.address, b"1")
 
     def others() -> None:
-        repo.restore("other", issued.address, "q")
+        repo.restore(issued.address, to="other", path="q")
         lose_reply()
 
     kv.then = others
@@ -296,7 +296,7 @@ def test_a_copy_that_outlived_the_wait_names_nothing_that_went(checked: bool) ->
 
     kv.then = others
     with pytest.raises(RefstoreError):
-        repo.copy(old, "p", "main", "z")
+        repo.copy(old, "p", to_branch="main", to_path="z")
     with pytest.raises(ObjectNotFound):
         repo.read("main", "z")
 
@@ -317,7 +317,7 @@ def test_a_refused_copy_whose_reply_was_lost_is_not_left_there(clock: FakeClock)
 
     kv.then = others
     with pytest.raises(Gone):
-        repo.copy(old, "p", "main", "z")
+        repo.copy(old, "p", to_branch="main", to_path="z")
     assert contents(repo) == {"r": b"3"}
 
 
@@ -338,7 +338,7 @@ def test_what_was_placed_where_nothing_is_and_taken_away_does_not_come_back(cloc
         if how == "deleted":
             repo.delete("main", "p")
         elif how == "moved":
-            repo.move("main", "p", "q")
+            repo.move("main", "p", to_path="q")
         else:
             repo.upload("main", "p", b"2")
         lose_reply()
@@ -366,12 +366,12 @@ def test_a_tag_that_is_made_again_meanwhile_is_not_called_deleted(clock: FakeClo
     kv = Interrupted(before=writing("/tags"))
     lake = Lake(kv, "memory://once", clock=clock)
     repo = lake.create_repository("once")
-    repo.create_tag("v1", "main")
+    repo.create_tag("v1", ref="main")
 
     def others() -> None:
         repo.delete_tag("v1")
         clock.advance(1)
-        repo.create_tag("v1", "main")
+        repo.create_tag("v1", ref="main")
 
     kv.then = others
     with pytest.raises(Conflict, match="made again"):
@@ -384,7 +384,7 @@ def test_a_tag_that_others_delete_meanwhile_is_deleted_once(clock: FakeClock) ->
     kv = Interrupted(before=writing("/tags"))
     lake = Lake(kv, "memory://once", clock=clock)
     repo = lake.create_repository("once")
-    repo.create_tag("v1", "main")
+    repo.create_tag("v1", ref="main")
     kv.then = lambda: repo.delete_tag("v1")
     repo.delete_tag("v1")
     assert not list(repo.tags())

@@ -41,9 +41,9 @@ def deleted(repo: Repository) -> None:
 
 
 def copied_onto_itself(repo: Repository) -> None:
-    repo.copy("main", "p", "main", "q")
+    repo.copy("main", "p", to_branch="main", to_path="q")
     repo.delete("main", "p")
-    repo.copy("main", "q", "main", "p")
+    repo.copy("main", "q", to_branch="main", to_path="p")
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
@@ -100,7 +100,7 @@ def test_a_link_takes_the_place_of_an_entry(repo: Repository) -> None:
     issued = [repo.issue("main", "p") for _ in range(2)]
     for each in issued:
         repo.context.objects.put(each.address, b"linked")
-    first, second = (repo.link_each("main", [Link(path="p", token=each.token, if_entry=read)])[0] for each in issued)
+    first, second = (next(repo.link_each("main", [Link(path="p", token=each.token, if_entry=read)])) for each in issued)
     assert isinstance(first, StoredEntry)
     assert isinstance(second, PathChanged)
 

@@ -96,7 +96,7 @@ def test_a_restored_address_goes_off_its_shared_hint_when_that_is_read(world: Wo
     released(world)
     key = shared_hint(world)
     restored = addresses_of(world, key)[0]
-    world.repo.restore("main", restored)
+    world.repo.restore(restored, to="main")
     world.clock.advance(GRACE_SECONDS + 1)
     assert world.run_once().deleted == COUNT - 1
     assert (world.stored(), world.hints()) == ({restored}, 0)
@@ -106,7 +106,7 @@ def test_an_address_released_again_waits_for_its_later_hint(world: World) -> Non
     entries = released(world)
     again = addresses_of(world, shared_hint(world))[0]
     world.clock.advance(GRACE_SECONDS - 1)
-    world.repo.restore("main", again)
+    world.repo.restore(again, to="main")
     world.repo.reset("main")
     world.clock.advance(2)
     assert world.run_once().deleted == len(entries) - 1

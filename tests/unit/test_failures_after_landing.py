@@ -93,7 +93,7 @@ def test_what_was_made_is_not_taken_back_because_a_store_failed(
 
     monkeypatch.setattr(kv, "execute", execute)
     with pytest.raises(KVUnavailable):
-        repo.create_branch("new", "main") if what == "branch" else repo.create_tag("new", "main")
+        repo.create_branch("new", source="main") if what == "branch" else repo.create_tag("new", ref="main")
     assert {item.path for item in repo.list("new")} == ({"a", "b"} if what == "branch" else {"a"})
 
 
@@ -132,7 +132,7 @@ def test_a_commit_that_landed_is_told_so_over_http(of: str, body: dict[str, obje
         repo = asgi.lake.create_repository("landed")
         repo.upload("main", "a", b"1")
         repo.commit("main", "before")
-        repo.create_branch("other", "main")
+        repo.create_branch("other", source="main")
         repo.upload("other", "b", b"2")
         repo.commit("other", "theirs")
         if of.endswith("commits"):
@@ -152,9 +152,9 @@ def test_a_restore_tells_the_path_that_it_made() -> None:
     """
     with application() as asgi:
         repo = asgi.lake.create_repository("landed")
-        repo.create_branch("other", "main")
+        repo.create_branch("other", source="main")
         entry = repo.upload("other", "x", b"1")
-        repo.copy("other", "x", "main", "y")
+        repo.copy("other", "x", to_branch="main", to_path="y")
         repo.reset("main")
         told = asgi(
             "POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address}
@@ -167,9 +167,9 @@ def test_a_restore_of_what_the_branch_has_tells_the_path_it_is_at() -> None:
     """The object has a name on another branch, which is on its list first, and another one on this branch."""
     with application() as asgi:
         repo = asgi.lake.create_repository("landed")
-        repo.create_branch("other", "main")
+        repo.create_branch("other", source="main")
         entry = repo.upload("other", "x", b"1")
-        repo.copy("other", "x", "main", "y")
+        repo.copy("other", "x", to_branch="main", to_path="y")
         told = asgi(
             "POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address}
         )

@@ -63,8 +63,8 @@ def reads(repo: Repository, ref: str) -> list[str]:
         ("stat", lambda: repo.stat(ref, "b")),
         ("stat_many", lambda: repo.stat_many(ref, ["b"])),
         ("list", lambda: list(repo.list(ref))),
-        ("diff", lambda: list(repo.diff(ref, "main"))),
-        ("diff to it", lambda: list(repo.diff("main", ref))),
+        ("diff", lambda: list(repo.diff(ref, to="main"))),
+        ("diff to it", lambda: list(repo.diff("main", to=ref))),
     ):
         with suppress(Gone):
             ask()
@@ -106,7 +106,7 @@ class TestHiding:
 
     def test_what_turns_out_complete_is_never_hidden(self, repo: Repository, old: CommitId) -> None:
         rules(repo, hide_marked=True)
-        repo.copy(old, "a", "main", "again")
+        repo.copy(old, "a", to_branch="main", to_path="again")
         marked(repo, old)
         assert reads(repo, old) == EVERYTHING
         assert next(line.lifetime for line in repo.history(old)) is CommitLifetime.NOTHING_TO_DELETE
@@ -239,7 +239,7 @@ class TestUnmark:
         assert f"refstore gc unmark sales {old} --pin" in before.err
         assert repo.unmark(old, dry_run=True).expired_commits == [old]
         with pytest.raises(Gone):
-            repo.copy(old, "a", "main", "z")
+            repo.copy(old, "a", to_branch="main", to_path="z")
         ran = refstore.ok("gc", "unmark", "sales", old)
         assert "next run marks what they call so; amend them" in ran.err
         assert "retention explain sales" in ran.err

@@ -65,7 +65,7 @@ def test_the_entries_are_those_that_were_written(repo: Repository) -> None:
 
 
 def test_what_was_refused_is_reaped_and_nothing_else(lake: Lake, repo: Repository) -> None:
-    repo.upload_each("main", [new("a"), new("b", overtaken(repo, "b")), new("c", overtaken(repo, "c")), new("d")])
+    said(repo.upload_each("main", [new("a"), new("b", overtaken(repo, "b")), new("c", overtaken(repo, "c")), new("d")]))
     with Reaper(lake, ReaperSettings(breaker_share=1.0)) as reaper:
         for _ in range(3):
             reaper.run_passes(lambda: False)
@@ -96,7 +96,7 @@ def test_a_stream_of_uploads_ends_behind_its_batch_where_somebody_was_faster(rep
 
 def test_a_path_is_written_once_in_a_call(repo: Repository) -> None:
     with pytest.raises(InvalidPath, match="twice"):
-        repo.upload_each("main", [new("a"), new("a")])
+        next(repo.upload_each("main", [new("a"), new("a")]))
     assert contents(repo) == {}
 
 
@@ -107,7 +107,7 @@ def test_of_links_each_is_told_what_became_of_it(repo: Repository) -> None:
     repo.upload("main", "b", b"theirs")
     repo.link("main", "c", issued["c"].token)
     links = [Link(path=path, token=issued[path].token, if_absent=path != "c") for path in ("a", "b", "c")]
-    results = repo.link_each("main", links)
+    results = list(repo.link_each("main", links))
     assert said(results) == ["Entry", "AlreadyExists", "AlreadyLinked"]
     assert isinstance(results[2], AlreadyLinked)
     assert contents(repo) == {"a": b"new", "b": b"theirs", "c": b"new"}

@@ -105,12 +105,12 @@ def test_an_unchanged_folder_imported_again_is_no_change(repo: Repository, folde
 
 def test_a_file_that_was_changed_in_place_is_a_change_also_to_a_merge(repo: Repository, folder: Path) -> None:
     bring(repo, folder)
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     (folder / "a.csv").write_text("THE DATA of a.csv")
     os.utime(folder / "a.csv", (1, 1))
     repo.import_objects("dev", [ImportSource(f"file://{folder}", "in/")], "again")
-    assert [change.path for change in repo.diff("main", "dev")] == ["in/a.csv"]
-    repo.merge("main", "dev")
+    assert [change.path for change in repo.diff("main", to="dev")] == ["in/a.csv"]
+    repo.merge("dev", into="main")
     assert repo.stat("main", "in/a.csv").mtime_ms == 1000
 
 

@@ -91,7 +91,7 @@ def test_a_commit_that_the_kv_forgot_stops_hard_deletion(losing: Losing) -> None
     world.repo.reset("main")
     world.run_once()
     kept = losing.copy()
-    world.repo.restore("main", entry.address, path="a")
+    world.repo.restore(entry.address, to="main", path="a")
     commit = world.repo.commit("main", "keep it").id
     losing.put_back(kept)
     world.clock.advance(GRACE_SECONDS + 1)
@@ -194,13 +194,13 @@ def test_other_servers_are_settled_when_old_operations_have_ended(losing: Losing
 def test_a_settlement_restores_the_reference_that_a_shard_lost(losing: Losing) -> None:
     """ "Copy added" and "original released" are lost, and the entry is not."""
     world = losing.world
-    world.repo.create_branch("feat", "main")
+    world.repo.create_branch("feat", source="main")
     entry = world.upload("main", "a")[0]
     world.run_once()
     key = keys.reference(world.repo.context.repo, entry.address)
     before = world.kv.get(key)
     assert before is not ABSENT
-    world.repo.copy("main", "a", "feat", "b")
+    world.repo.copy("main", "a", to_branch="feat", to_path="b")
     world.repo.reset("main")
     world.run_once()
     world.kv.set(key, before)
@@ -244,15 +244,15 @@ def test_a_tag_that_the_kv_forgot_is_noticed_and_a_deleted_one_is_not(losing: Lo
     world.upload("main", "a")
     world.repo.commit("main", "a")
     world.run_once()
-    world.repo.create_tag("v1", "main")
+    world.repo.create_tag("v1", ref="main")
     world.repo.delete_tag("v1")
-    world.repo.create_branch("gone", "main")
+    world.repo.create_branch("gone", source="main")
     world.repo.delete_branch("gone")
     world.upload("main", "b")
     world.repo.reset("main")
     assert world.run_once().error_count == 0
     kept = losing.copy()
-    world.repo.create_tag("v2", "main")
+    world.repo.create_tag("v2", ref="main")
     losing.put_back(kept)
     world.upload("main", "c")
     world.repo.reset("main")
@@ -263,8 +263,8 @@ def test_a_tag_that_the_kv_forgot_is_noticed_and_a_deleted_one_is_not(losing: Lo
 
 def test_a_deletion_needs_no_object_store_and_raises_no_alarm_later(losing: Losing) -> None:
     world = losing.world
-    world.repo.create_tag("v1", "main")
-    world.repo.create_branch("gone", "main")
+    world.repo.create_tag("v1", ref="main")
+    world.repo.create_branch("gone", source="main")
     world.objects.down = True
     world.repo.delete_tag("v1")
     world.repo.delete_branch("gone")
@@ -300,9 +300,9 @@ def test_that_a_tag_was_deleted_explains_no_loss_of_one_that_was_made_again(losi
     world = losing.world
     world.upload("main", "a")
     world.repo.commit("main", "a")
-    world.repo.create_tag("v1", "main")
+    world.repo.create_tag("v1", ref="main")
     world.repo.delete_tag("v1")
-    world.repo.create_tag("v1", "main")
+    world.repo.create_tag("v1", ref="main")
     ctx = world.repo.context
     world.kv.delete(keys.tag(ctx.repo, TagName("v1")))
     with pytest.raises(KVWentBack, match="tag 'v1'"):
@@ -511,7 +511,7 @@ def test_a_lost_restore_is_noticed_when_other_servers_answer(losing: Losing, mar
     world.repo.reset("main")
     world.run_once()
     kept = losing.copy()
-    world.repo.restore("main", entry.address, path="b")
+    world.repo.restore(entry.address, to="main", path="b")
     losing.put_back(kept)
     if marked:
         key = keys.reference(world.repo.context.repo, entry.address)
@@ -651,8 +651,8 @@ def test_what_landed_without_its_entry_gets_one_from_the_reaper(
     world = losing.world
     repo = world.repo
     make = {
-        "tag": lambda: repo.create_tag("v1", "main"),
-        "branch": lambda: repo.create_branch("dev", "main"),
+        "tag": lambda: repo.create_tag("v1", ref="main"),
+        "branch": lambda: repo.create_branch("dev", source="main"),
         "repository": lambda: world.lake.create_repository("other"),
     }[what]
     add = Manifest.add
@@ -710,7 +710,7 @@ def test_what_a_removal_at_hand_explains_needs_no_confirmed_entries(
     losing: Losing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = losing.world
-    world.repo.create_branch("short", "main")
+    world.repo.create_branch("short", source="main")
     world.repo.delete_branch("short")
     world.upload("main", "a")
     world.repo.reset("main")

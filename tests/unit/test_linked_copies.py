@@ -75,7 +75,7 @@ def test_what_was_linked_cannot_be_restored(repo: Repository) -> None:
     issued = written(repo)
     repo.link("main", "a", issued.token)
     with pytest.raises(Gone):
-        repo.restore("main", issued.address, "back")
+        repo.restore(issued.address, to="main", path="back")
 
 
 @pytest.mark.parametrize(

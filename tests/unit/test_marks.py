@@ -94,19 +94,19 @@ class TestWhatAMarkForbids:
     @pytest.mark.parametrize(
         "attempt",
         [
-            lambda repo, commit: repo.copy(commit, "p", "main", "z"),
-            lambda repo, commit: repo.create_branch("late", commit),
-            lambda repo, commit: repo.create_tag("v1", commit),
-            lambda repo, commit: repo.merge("other", commit),
-            lambda repo, commit: repo.cherry_pick("other", commit),
-            lambda repo, _: repo.revert("main", "main@"),
+            lambda repo, commit: repo.copy(commit, "p", to_branch="main", to_path="z"),
+            lambda repo, commit: repo.create_branch("late", source=commit),
+            lambda repo, commit: repo.create_tag("v1", ref=commit),
+            lambda repo, commit: repo.merge(commit, into="other"),
+            lambda repo, commit: repo.cherry_pick(commit, onto="other"),
+            lambda repo, _: repo.revert("main@", on="main"),
         ],
         ids=["copy", "branch", "tag", "merge", "cherry-pick", "revert of what came behind"],
     )
     def test_everything_that_would_name_its_data_again(
         self, repo: Repository, old: CommitId, attempt: Callable[[Repository, CommitId], object]
     ) -> None:
-        repo.create_branch("other", f"{old}~1")
+        repo.create_branch("other", source=f"{old}~1")
         repo.upload("other", "own", b"4")
         repo.commit("other", "own")
         marked(repo, old)
@@ -120,22 +120,22 @@ class TestWhatAMarkForbids:
         assert repo.read(old, "p") == b"1"
 
     def test_heads_of_branches_and_tags_are_not_marked(self, repo: Repository, old: CommitId) -> None:
-        repo.create_tag("v1", old)
+        repo.create_tag("v1", ref=old)
         head = repo.get_branch("main").head
         run = marked(repo, old, head)
         assert run.record.mark_counts["heads_left_out"] == 2
         assert list(repo.marks()) == []
-        repo.copy(old, "p", "main", "z")
+        repo.copy(old, "p", to_branch="main", to_path="z")
 
     def test_a_part_of_it_only_where_it_has_expired(self, repo: Repository, old: CommitId) -> None:
         collecting.mark(repo.context, (), grace_ms=DAY_MS, partly=[(old, ("p",))])
-        repo.copy(old, "q", "main", "z")
+        repo.copy(old, "q", to_branch="main", to_path="z")
         with pytest.raises(Gone, match=r"paths p\*"):
-            repo.copy(old, "p", "main", "y")
+            repo.copy(old, "p", to_branch="main", to_path="y")
         with pytest.raises(Gone):
-            repo.create_branch("late", old)
+            repo.create_branch("late", source=old)
         with pytest.raises(Gone):
-            repo.copy_many(old, "main", [Copy("q", "1"), Copy("p", "2")])
+            repo.copy_many(old, [Copy("q", "1"), Copy("p", "2")], to_branch="main")
 
 
 class TestTheRun:
@@ -195,7 +195,7 @@ class TestTheRun:
         assert list(marks.commits.scan()) == []
         assert marks.runs.get("m-1").state is RunState.ABANDONED
         assert marks.runs.get("m-1").record.end_reason == "taken over by m-2"
-        repo.copy(old, "p", "main", "z")
+        repo.copy(old, "p", to_branch="main", to_path="z")
 
     def test_who_was_taken_over_marks_nothing(self, marks: Marks, old: CommitId) -> None:
         run = waited(marks, old)
@@ -280,11 +280,11 @@ class TestTheLook:
         """So that merges find their base and the log can be compared, long after."""
         release_all(repo)
         swept(repo, old)
-        assert [change.path for change in repo.diff(old, "main")] == ["p", "q", "r"]
-        repo.create_branch("side", "main")
+        assert [change.path for change in repo.diff(old, to="main")] == ["p", "q", "r"]
+        repo.create_branch("side", source="main")
         repo.upload("side", "s", b"6")
         repo.commit("side", "on the side")
-        assert repo.merge_base("side", "main") == repo.get_branch("main").head
+        assert repo.merge_base("side", other="main") == repo.get_branch("main").head
 
     def test_a_part_is_left_out_by_its_paths(self, repo: Repository, old: CommitId) -> None:
         release_all(repo)
@@ -297,7 +297,7 @@ class TestTheLook:
         look = marks.mark_run.scan_live(waited(marks))
         while next(look).source is not LiveSource.STAGED:
             pass
-        repo.create_branch("behind", "main")
+        repo.create_branch("behind", source="main")
         address = repo.upload("behind", "late", b"6").address
         assert address in staged_in(look)
 
@@ -310,7 +310,7 @@ class TestTheLook:
 
     def test_reads_each_area_once(self, repo: Repository, marks: Marks) -> None:
         address = repo.upload("main", "staged", b"5").address
-        repo.create_branch("other", "main")
+        repo.create_branch("other", source="main")
         assert staged_in(marks.mark_run.scan_live(waited(marks))).count(address) == 1
 
     def test_gets_no_more_keys_where_there_are_more_branches(self, tmp_path: Path, clock: FakeClock) -> None:
@@ -320,7 +320,7 @@ class TestTheLook:
             for count in (1, 9):
                 repo = lake.create_repository(f"of-{count}")
                 for number in range(count):
-                    repo.create_branch(f"branch-{number}", "main")
+                    repo.create_branch(f"branch-{number}", source="main")
                 run = waited(Marks(repo.context))
                 before = kv.calls
                 list(Marks(repo.context).mark_run.scan_live(run))
@@ -344,7 +344,7 @@ class TestPins:
     def staged(self, repo: Repository, old: CommitId) -> CommitId:
         """`z` on main is a copy of what only the old commit names."""
         release_all(repo)
-        repo.copy(old, "p", "main", "z")
+        repo.copy(old, "p", to_branch="main", to_path="z")
         return old
 
     def pins(self, repo: Repository) -> list[str]:
@@ -354,19 +354,19 @@ class TestPins:
         self, repo: Repository, marks: Marks, staged: CommitId
     ) -> None:
         run = marks.mark_run.begin("", 0, [staged], "m-1")
-        entry = repo.move("main", "z", "y")
+        entry = repo.move("main", "z", to_path="y")
         assert self.pins(repo) == [f"m-1/{entry.address}"]
         marks.mark_run.wait(run)
         assert LiveSource.PIN in sources(marks.mark_run.scan_live(run))
 
     def test_and_not_otherwise(self, repo: Repository, staged: CommitId) -> None:
         del staged
-        repo.move("main", "z", "y")
+        repo.move("main", "z", to_path="y")
         assert self.pins(repo) == []
 
     def test_they_go_with_the_run(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
         run = waited(marks, staged)
-        repo.move("main", "z", "y")
+        repo.move("main", "z", to_path="y")
         list(marks.mark_run.scan_live(run))
         marks.mark_run.finish(run, {})
         assert self.pins(repo) == []
@@ -389,7 +389,7 @@ class TestUnmark:
         marked(repo, old)
         assert repo.unmark("main~1").unmarked_commits == 1
         assert list(repo.marks()) == []
-        repo.copy(old, "p", "main", "z")
+        repo.copy(old, "p", to_branch="main", to_path="z")
 
     def test_a_whole_mark(self, repo: Repository, old: CommitId) -> None:
         run = marked(repo, old)
@@ -428,8 +428,8 @@ class TestUnmark:
             repo.read(old, "p")
         repo.unmark(old)
         with pytest.raises(Gone):
-            repo.copy(old, "p", "main", "z")
-        repo.copy(old, "q", "main", "z")
+            repo.copy(old, "p", to_branch="main", to_path="z")
+        repo.copy(old, "q", to_branch="main", to_path="z")
         assert [mark.mark_id for mark in marks.commits.read_marks([old]) if mark] == [part.mark_id]
 
 
@@ -485,7 +485,7 @@ class TestTheSweep:
         raw = ctx.kv.get(keys.mark(ctx.repo, old))
         assert raw is not ABSENT
         ctx.kv.delete(keys.mark(ctx.repo, old))
-        repo.create_branch("late", old)
+        repo.create_branch("late", source=old)
         ctx.kv.set(keys.mark(ctx.repo, old), raw)
         assert [commit for commit, _ in marks.sweeps.excluded_commits(marks.sweeps.begin(run.mark_id))] == [old]
         assert marks.commits.read_marks([old]) == [None]

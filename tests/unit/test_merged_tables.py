@@ -35,7 +35,7 @@ def two_writers(repo: Repository, log: tuple[str, str, str, str]) -> None:
     """Both write the next version; main writes one more."""
     folder, base, shared, more = log
     write(repo, "main", {folder + base: b"0", "shop/notes.txt": b"0"})
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     write(repo, "main", {folder + shared: b"main", folder + more: b"main", "shop/sales/main.parquet": b"m"})
     write(repo, "dev", {folder + shared: b"dev", "shop/sales/dev.parquet": b"d", "zoo.txt": b"dev"})
 
@@ -53,7 +53,7 @@ def test_a_strategy_takes_the_whole_log_of_the_winner(
     two_writers(repo, log)
     folder = log[0]
     wanted = {path: body for path, body in contents(repo, winner).items() if path.startswith(folder)}
-    repo.merge(into, source, strategy=strategy)
+    repo.merge(source, into=into, strategy=strategy)
     merged = contents(repo, into)
     assert {path: body for path, body in merged.items() if path.startswith(folder)} == wanted
     assert {"shop/sales/main.parquet", "shop/sales/dev.parquet", "shop/notes.txt", "zoo.txt"} < set(merged)
@@ -62,17 +62,17 @@ def test_a_strategy_takes_the_whole_log_of_the_winner(
 def test_a_conflict_names_the_table(repo: Repository) -> None:
     two_writers(repo, LOGS["Delta"])
     with pytest.raises(MergeConflict, match="wrote the Delta table 'shop/sales/'") as told:
-        repo.merge("main", "dev")
+        repo.merge("dev", into="main")
     assert told.value.paths == ("shop/sales/_delta_log/001.json",)
 
 
 def test_a_table_that_one_side_wrote_is_merged_as_ever(repo: Repository) -> None:
     folder = LOGS["Delta"][0]
     write(repo, "main", {folder + "000.json": b"0", "a.txt": b"0"})
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     write(repo, "main", {"a.txt": b"main", folder + "000.checkpoint.parquet": b"main"})
     write(repo, "dev", {"a.txt": b"dev", folder + "001.json": b"dev"})
-    repo.merge("main", "dev", strategy="dest-wins")
+    repo.merge("dev", into="main", strategy="dest-wins")
     assert contents(repo) == {
         "a.txt": b"main",
         folder + "000.json": b"0",
@@ -83,13 +83,13 @@ def test_a_table_that_one_side_wrote_is_merged_as_ever(repo: Repository) -> None
 
 def test_a_folder_that_is_called_metadata_is_no_table(repo: Repository) -> None:
     write(repo, "main", {"metadata/notes.json": b"0"})
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     write(repo, "main", {"metadata/notes.json": b"main", "metadata/main.json": b"main"})
     write(repo, "dev", {"metadata/notes.json": b"dev", "metadata/t/metadata/v1.metadata.json": b"dev"})
     with pytest.raises(MergeConflict) as told:
-        repo.merge("main", "dev")
+        repo.merge("dev", into="main")
     assert "table" not in str(told.value)
-    repo.merge("main", "dev", strategy="source-wins")
+    repo.merge("dev", into="main", strategy="source-wins")
     assert contents(repo) == {
         "metadata/main.json": b"main",
         "metadata/notes.json": b"dev",

@@ -59,7 +59,7 @@ def test_of_four_moves_of_one_path_one_moves_it(clock: Clock, monkeypatch: pytes
         if number < 3:
             at_second_half(monkeypatch, partial(move, number + 1))
         try:
-            repo.move("main", "p", f"q{number}")
+            repo.move("main", "p", to_path=f"q{number}")
             told.append(f"q{number} ok")
         except ObjectNotFound:
             told.append(f"q{number} not found")
@@ -78,8 +78,10 @@ def test_of_four_moves_of_one_path_one_moves_it(clock: Clock, monkeypatch: pytes
     [
         pytest.param(lambda r: r.delete_many("main", ["p"]), ObjectNotFound, {}, id="delete"),
         pytest.param(lambda r: r.upload("main", "p", b"new"), PathChanged, {"p": b"new"}, id="overwrite"),
-        pytest.param(lambda r: r.copy("main", "q", "main", "p"), PathChanged, {"p": b"data"}, id="copy back"),
-        pytest.param(lambda r: r.move("main", "q", "p"), PathChanged, {"p": b"data"}, id="move back"),
+        pytest.param(
+            lambda r: r.copy("main", "q", to_branch="main", to_path="p"), PathChanged, {"p": b"data"}, id="copy back"
+        ),
+        pytest.param(lambda r: r.move("main", "q", to_path="p"), PathChanged, {"p": b"data"}, id="move back"),
     ],
 )
 def test_a_move_whose_source_others_took_takes_its_copy_back(
@@ -96,7 +98,7 @@ def test_a_move_whose_source_others_took_takes_its_copy_back(
         repo.commit("main", "one")
     at_second_half(monkeypatch, lambda: act(repo))
     with pytest.raises(error):
-        repo.move("main", "p", "q")
+        repo.move("main", "p", to_path="q")
     assert contents(repo) == then
 
 
@@ -109,7 +111,7 @@ def test_a_move_whose_source_was_reset_meanwhile_takes_its_copy_back(
     repo.upload("main", "p", b"new")
     at_second_half(monkeypatch, lambda: repo.reset("main", path="p"))
     with pytest.raises(PathChanged):
-        repo.move("main", "p", "q")
+        repo.move("main", "p", to_path="q")
     assert contents(repo) == {"p": b"old"}
 
 
@@ -119,12 +121,12 @@ def test_what_a_commit_has_of_a_move_that_lost_stays_and_is_told(clock: Clock, m
     repo.upload("main", "p", b"data")
 
     def others() -> None:
-        repo.move("main", "p", "r")
+        repo.move("main", "p", to_path="r")
         repo.commit("main", "both")
 
     at_second_half(monkeypatch, others)
     with pytest.raises(Contention, match="its copy stays at 'q'"):
-        repo.move("main", "p", "q")
+        repo.move("main", "p", to_path="q")
     assert contents(repo) == {"q": b"data", "r": b"data"}
 
 
@@ -132,7 +134,7 @@ def test_a_commit_in_between_does_not_stop_a_move(clock: Clock, monkeypatch: pyt
     repo = world(Interrupted(), clock)
     repo.upload("main", "p", b"data")
     at_second_half(monkeypatch, lambda: repo.commit("main", "one"))
-    repo.move("main", "p", "q")
+    repo.move("main", "p", to_path="q")
     assert contents(repo) == {"q": b"data"}
 
 
@@ -161,7 +163,7 @@ def test_a_pair_that_lost_is_taken_back_alone(
     repo = world(Interrupted(), clock)
     for path in "abx":
         repo.upload("main", path, path.upper().encode())
-    at_second_half(monkeypatch, lambda: repo.move("main", "a", "elsewhere"))
+    at_second_half(monkeypatch, lambda: repo.move("main", "a", to_path="elsewhere"))
     with pytest.raises(ObjectNotFound):
         repo.move_many("main", [Move(*pair) for pair in moves])
     assert contents(repo) == then
@@ -246,14 +248,14 @@ def test_what_was_written_over_the_source_of_a_move_to_another_branch_stays(
 ) -> None:
     """As `refstore mv` makes it."""
     repo = world(Interrupted(), clock)
-    repo.create_branch("other", "main")
+    repo.create_branch("other", source="main")
     for path in ("p", "r"):
         repo.upload("main", path, b"old")
     if committed:
         repo.commit("main", "one")
     at_second_half(monkeypatch, lambda: repo.upload("main", "p", b"new"))
     with pytest.raises(PathChanged):
-        repo.move_many("main", [Move("p", "p"), Move("r", "s")], to="other")
+        repo.move_many("main", [Move("p", "p"), Move("r", "s")], to_branch="other")
     assert contents(repo) == {"p": b"new"}
     assert repo.read("other", "s") == b"old"
     assert [item.path for item in repo.list("other")] == ["s"]

@@ -354,7 +354,7 @@ def test_an_upload_expires_with_its_parts(world: UploadWorld) -> None:
 
 @pytest.mark.parametrize("end", ["reset", "delete_branch"])
 def test_a_reset_or_deleted_branch_ends_its_uploads(world: UploadWorld, end: str) -> None:
-    world.repo.create_branch("side", "main")
+    world.repo.create_branch("side", source="main")
     ctx = world.repo.context
     name = multipart.begin(ctx, BranchName("side"), "p", seconds=7 * DAY).name
     other = world.begin()
@@ -511,7 +511,7 @@ def test_uploads_are_listed_in_the_order_of_their_paths(world: UploadWorld) -> N
 
 
 def world_branch(world: UploadWorld, name: str) -> BranchName:
-    world.repo.create_branch(name, "main")
+    world.repo.create_branch(name, source="main")
     return BranchName(name)
 
 

@@ -42,7 +42,7 @@ def test_what_was_restored_meanwhile_stays(repo: Repository, reap: Callable[[], 
     def restore() -> None:
         (address,) = blobs(repo)
         assert address in [given.address for given in repo.list_trash()]
-        repo.restore("main", address, "kept")
+        repo.restore(address, to="main", path="kept")
         restored.append(address)
 
     uploads = [
@@ -89,7 +89,7 @@ def test_what_was_restored_and_committed_meanwhile_stays(repo: Repository, reap:
     def restore() -> None:
         (address,) = blobs(repo)
         with contextlib.suppress(RefstoreError):
-            repo.restore("main", address, "kept")
+            repo.restore(address, to="main", path="kept")
             repo.commit("main", "kept")
         reap()
 

@@ -67,7 +67,7 @@ def deleted() -> Iterator[Deleted]:
         _fill(repo, "main", "z/", 2)
         repo.commit("main", "first")
         for branch in ("staged", "released"):
-            repo.create_branch(branch, "main")
+            repo.create_branch(branch, source="main")
             _fill(repo, branch, "a/", DELETED)
         repo.delete_prefix("main", "a/")
         repo.delete_prefix("staged", "a/")

@@ -31,7 +31,7 @@ def test_every_ref_reads_the_current_content() -> None:
     repo = world.repo
     world.upload("main", "a", "b")
     committed = repo.commit("main", "both")
-    repo.create_tag("v1", committed.id)
+    repo.create_tag("v1", ref=committed.id)
     kept = repo.read("main", "b")
     rewrite(repo, "main", "a", b"fewer rows")
     for ref in ("main", "main@", "v1", committed.id):
@@ -85,7 +85,7 @@ def test_stat_and_listings_show_the_content_and_operations_take_the_identity() -
     repo = world.repo
     identity = world.upload("main", "a", "b")[0].address
     first = repo.commit("main", "both").id
-    repo.create_branch("side", "main")
+    repo.create_branch("side", source="main")
     published = rewrite(repo, "main", "a", b"fewer rows")
     for ref in ("main", first):
         shown = repo.stat(ref, "a")
@@ -95,14 +95,14 @@ def test_stat_and_listings_show_the_content_and_operations_take_the_identity() -
         assert listed["a"] == shown
         assert listed["b"].size_bytes == 1
         assert repo.resolve(ref, "a").entry.address == identity
-    repo.copy("main", "a", "side", "copy")
+    repo.copy("main", "a", to_branch="side", to_path="copy")
     assert repo.resolve("side", "copy").entry.address == identity
-    repo.copy("main", "a", "side", "a")
+    repo.copy("main", "a", to_branch="side", to_path="a")
     assert [change.path for change in repo.diff("side")] == ["copy"]
     repo.commit("side", "a copy")
-    repo.merge("main", "side")
+    repo.merge("side", into="main")
     assert repo.read("main", "copy") == b"fewer rows"
-    repo.revert("main", "main@", parent=1)
+    repo.revert("main@", on="main", parent=1)
     assert [path for path, _ in repo.list("main")] == ["a", "b"]
 
 

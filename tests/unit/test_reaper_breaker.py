@@ -91,7 +91,7 @@ def test_it_stays_tripped_while_releases_go_on_and_restore_works() -> None:
     world.clock.advance(10 * GRACE_SECONDS)
     assert world.run_once().deleted == 0
     assert world.repo.address(later.address).state is AddressState.IN_GRACE
-    assert world.repo.restore("main", later.address).address == later.address
+    assert world.repo.restore(later.address, to="main").address == later.address
 
 
 def test_with_no_grace_and_a_tripped_breaker_what_is_released_waits_in_its_list() -> None:
@@ -273,7 +273,7 @@ def test_objects_of_several_heads_count_once_and_those_of_an_unreadable_head_nev
     world = world_with(0, committed=10, **OFF)
     ctx = world.repo.context
     for number in range(5):
-        world.repo.create_branch(f"b{number}", "main")
+        world.repo.create_branch(f"b{number}", source="main")
     assert count_objects(ctx, BranchName("main"), 1000) == 10
     world.kv.delete(keys.commit(ctx.repo, world.repo.get_branch("main").head))
     assert count_objects(ctx, BranchName("main"), 1000) == 0

@@ -33,7 +33,7 @@ def test_a_commit_that_died_before_it_published_keeps_its_data(at_once: World) -
 def test_the_name_of_a_branch_that_was_never_finished_is_free_again(world: World) -> None:
     world.kv.crash_at(lambda op: op.key.partition.endswith("/branches"), behind=True)
     with pytest.raises(Crash):
-        world.repo.create_branch("feature", "main")
+        world.repo.create_branch("feature", source="main")
     world.run_once()
     assert world.kv.count(keys.branches(world.repo.context.repo), limit=10) == 1
 
@@ -134,7 +134,7 @@ def test_killed_at_any_step_the_next_reaper_finishes(grace_seconds: int | None) 
             kept = world.upload("main", "kept")
             world.repo.commit("main", "kept")
             world.upload("main", "a", "b")
-            world.repo.copy("main", "a", "main", "c")
+            world.repo.copy("main", "a", to_branch="main", to_path="c")
             world.repo.reset("main")
             steps = iter(range(10**6))
             world.kv.crash_at(lambda _op, at=step, steps=steps: next(steps) == at, behind=behind)

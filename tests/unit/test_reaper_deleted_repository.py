@@ -21,8 +21,8 @@ def test_a_deleted_repository_is_drained_and_its_name_is_free_again(world: World
     committed = world.upload("main", "a")[0]
     world.repo.commit("main", "a")
     world.upload("main", "b")
-    world.repo.create_branch("feature", "main")
-    world.repo.create_tag("v1", "main")
+    world.repo.create_branch("feature", source="main")
+    world.repo.create_tag("v1", ref="main")
     world.upload("feature", "c")
     repo = world.repo.context.repo
     world.lake.delete_repository("lake")
@@ -127,8 +127,8 @@ def test_a_branch_that_was_made_too_late_is_closed_by_the_reaper(world: World) -
 
 def test_a_branch_that_cannot_be_read_keeps_no_other_open(world: World) -> None:
     """The deletion died behind its first step, so that the branches are the reaper's to close."""
-    world.repo.create_branch("a", "main")
-    world.repo.create_branch("b", "main")
+    world.repo.create_branch("a", source="main")
+    world.repo.create_branch("b", source="main")
     kept, gone = world.upload("a", "p")[0], world.upload("b", "p")[0]
     world.kv.crash_at(lambda op: op.key == keys.repository(world.repo.name) and isinstance(op, SetIf), behind=True)
     with pytest.raises(Crash):

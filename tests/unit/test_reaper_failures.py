@@ -35,7 +35,7 @@ def test_a_reference_that_cannot_be_read_stays_and_stops_no_other(world: World, 
 @pytest.mark.parametrize("grace_seconds", [None, 0])
 def test_an_entry_that_cannot_be_read_stops_its_token_only(grace_seconds: int | None) -> None:
     world = World(grace_seconds=grace_seconds)
-    world.repo.create_branch("feature", "main")
+    world.repo.create_branch("feature", source="main")
     bad = world.upload("main", "a", "b")
     good = world.upload("feature", "a")
     ctx = world.repo.context
@@ -86,7 +86,7 @@ def test_a_branch_that_cannot_be_read_keeps_every_token_from_the_scrubber(world:
     """Any token might be in it."""
     world.upload("main", "a")
     ctx = world.repo.context
-    world.repo.create_branch("other", "main")
+    world.repo.create_branch("other", source="main")
     world.corrupt(keys.branch(ctx.repo, world.repo.default_branch))
     world.clock.advance(SCRUB_AFTER_SECONDS + 1)
     done = world.run_pass(scrub=True)
@@ -127,7 +127,7 @@ def test_what_the_store_refuses_is_tried_again_and_counted(world: World) -> None
     assert choose_exit_code(done) == 5
     assert world.stored() == {entries[0].address}
     with pytest.raises(Gone):
-        world.repo.restore("main", entries[0].address)
+        world.repo.restore(entries[0].address, to="main")
     world.objects.refuses = set()
     assert world.run_once().deleted == 1
     assert (world.references(), world.hints()) == (0, 0)

@@ -35,7 +35,7 @@ def reset(world: World) -> list[StoredEntry]:
 
 
 def delete_branch(world: World) -> list[StoredEntry]:
-    world.repo.create_branch("feature", "main")
+    world.repo.create_branch("feature", source="main")
     gone = world.upload("feature", "a", "b")
     world.repo.delete_branch("feature")
     return gone
@@ -54,7 +54,7 @@ def commit_over(world: World) -> list[StoredEntry]:
 
 def move_and_reset(world: World) -> list[StoredEntry]:
     gone = world.upload("main", "a")
-    world.repo.move("main", "a", "b")
+    world.repo.move("main", "a", to_path="b")
     world.repo.reset("main")
     return gone
 
@@ -95,7 +95,7 @@ def test_committed_data_needs_no_reference_and_stays(world: World) -> None:
 
 def test_a_pass_says_what_was_confirmed(world: World) -> None:
     world.upload("main", "a", "b", body=b"12345")
-    world.repo.copy("main", "a", "main", "c")
+    world.repo.copy("main", "a", to_branch="main", to_path="c")
     world.repo.reset("main")
     done = world.run_once()
     assert (done.tokens, done.released, done.emptied, done.deleted) == (1, 3, 2, 0)
@@ -108,7 +108,7 @@ def test_a_pass_says_what_was_confirmed(world: World) -> None:
 
 def test_with_no_grace_one_pass_does_it_all(at_once: World) -> None:
     at_once.upload("main", "a", "b")
-    at_once.repo.copy("main", "a", "main", "c")
+    at_once.repo.copy("main", "a", to_branch="main", to_path="c")
     at_once.repo.reset("main")
     done = at_once.run_pass()
     assert (done.tokens, done.released, done.emptied, done.deleted, done.missing) == (1, 3, 2, 2, 0)
@@ -140,7 +140,7 @@ def test_restored_within_grace_it_stays_and_its_old_hint_does_no_harm(world: Wor
     world.repo.reset("main")
     world.run_once()
     world.clock.advance(GRACE_SECONDS - 1)
-    world.repo.restore("main", entry.address)
+    world.repo.restore(entry.address, to="main")
     world.clock.advance(2)
     world.run_once()
     assert entry.address in world.stored()
@@ -155,7 +155,7 @@ def test_a_hint_that_is_early_moves_to_its_time(world: World) -> None:
     entry = world.upload("main", "a")[0]
     world.repo.delete("main", "a")
     world.clock.advance(GRACE_SECONDS - 1)
-    world.repo.restore("main", entry.address)
+    world.repo.restore(entry.address, to="main")
     world.repo.delete("main", "a")
     assert world.hints() == 2
     world.clock.advance(2)
@@ -177,7 +177,7 @@ def test_two_hints_of_one_address_in_one_batch_do_not_lose_it(world: World) -> N
     entry = world.upload("main", "a")[0]
     world.repo.delete("main", "a")
     world.clock.advance(60)
-    world.repo.restore("main", entry.address)
+    world.repo.restore(entry.address, to="main")
     world.repo.delete("main", "a")
     world.run_pass(grace_seconds=GRACE_SECONDS - 1)
     assert world.hints() == 1
@@ -220,9 +220,9 @@ def test_the_guess_of_an_untouched_list_decides_nothing(at_once: World) -> None:
     """Of two uploads one is copied to another branch: its list is not as an upload leaves it, so it is read, and
     stays.
     """
-    at_once.repo.create_branch("feature", "main")
+    at_once.repo.create_branch("feature", source="main")
     copied, alone = at_once.upload("main", "a", "b")
-    at_once.repo.copy("main", "a", "feature", "a")
+    at_once.repo.copy("main", "a", to_branch="feature", to_path="a")
     at_once.repo.reset("main")
     done = at_once.run_once()
     assert (done.released, done.emptied, done.deleted) == (2, 1, 1)
@@ -359,7 +359,7 @@ def test_a_pass_that_is_stopped_before_it_began_does_nothing(world: World) -> No
 
 def test_markers_that_another_reaper_processed_meanwhile_are_not_counted_twice(world: World) -> None:
     for number in range(6):
-        world.repo.create_branch(f"b{number}", "main")
+        world.repo.create_branch(f"b{number}", source="main")
         world.upload(f"b{number}", "p")
         world.repo.commit(f"b{number}", "p")
     others: list[PassSummary] = []

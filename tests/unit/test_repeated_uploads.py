@@ -50,7 +50,7 @@ def test_with_another_change_it_is_committed_and_shown_by_no_diff(repo: Reposito
     second = repo.commit("main", "second").id
     assert repo.stat(second, "a").address == new.address, "the new blob is named, or it would be an orphan"
     assert repo.stat(first, "a").address == old.address
-    assert [change.path for change in repo.diff(first, second)] == ["c"]
+    assert [change.path for change in repo.diff(first, to=second)] == ["c"]
 
 
 def test_an_empty_commit_that_is_asked_for_names_the_new_blob(repo: Repository) -> None:
@@ -85,21 +85,21 @@ def test_a_linkers_checksum_proves_nothing(repo: Repository) -> None:
 
 
 def test_the_same_file_on_two_branches_is_no_conflict(repo: Repository) -> None:
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     for branch in ("main", "dev"):
         repo.upload(branch, "new", b"same")
         repo.commit(branch, f"on {branch}")
     repo.upload("dev", "more", b"x")
     repo.commit("dev", "more")
     ours = repo.stat("main", "new")
-    repo.merge("main", "dev")
+    repo.merge("dev", into="main")
     assert repo.stat("main", "new") == ours
     assert repo.read("main", "more") == b"x"
     for branch, body in (("main", b"mine"), ("dev", b"theirs")):
         repo.upload(branch, "new", body)
         repo.commit(branch, f"differs on {branch}")
     with pytest.raises(MergeConflict):
-        repo.merge("main", "dev")
+        repo.merge("dev", into="main")
 
 
 def test_what_is_given_up_goes_after_its_grace_and_what_is_named_stays(repo: Repository) -> None:

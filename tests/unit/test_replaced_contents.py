@@ -24,7 +24,7 @@ def test_what_is_in_its_grace_window_is_restored_with_its_content() -> None:
     identity = staged_and_purged(world)
     world.repo.reset("main")
     world.run_once()
-    world.repo.restore("main", identity, path="a")
+    world.repo.restore(identity, to="main", path="a")
     assert world.repo.read("main", "a") == b"fewer rows"
     assert world.repo.stat("main", "a").size_bytes == len(b"fewer rows")
 

@@ -53,19 +53,23 @@ def _import(repo: Repository, metadata: dict[str, str]) -> object:
 WAYS: Final[dict[str, Callable[[Lake, Repository, dict[str, str]], object]]] = {
     "Repository.upload": lambda _, repo, given: repo.upload("main", "new", b"1", metadata=given),
     "Repository.upload_many": lambda _, repo, given: repo.upload_many("main", [Upload("new", b"1", given)]),
-    "Repository.upload_each": lambda _, repo, given: repo.upload_each("main", [Upload("new", b"1", given)]),
+    "Repository.upload_each": lambda _, repo, given: list(repo.upload_each("main", [Upload("new", b"1", given)])),
     "Repository.stage": lambda _, repo, given: repo.stage("main", "new", "s3://b/x", size_bytes=1, metadata=given),
     "Repository.stage_many": lambda _, repo, given: repo.stage_many("main", [Stage("new", "s3://b/x", 1, "", given)]),
     "Repository.link": lambda _, repo, given: repo.link("main", "new", _token(repo), metadata=given),
     "Repository.link_many": lambda _, repo, given: repo.link_many("main", [Link("new", _token(repo), metadata=given)]),
-    "Repository.link_each": lambda _, repo, given: repo.link_each("main", [Link("new", _token(repo), metadata=given)]),
-    "Repository.copy_many": lambda _, repo, given: repo.copy_many("main", "main", [Copy("a", "new", _changed(given))]),
+    "Repository.link_each": lambda _, repo, given: list(
+        repo.link_each("main", [Link("new", _token(repo), metadata=given)])
+    ),
+    "Repository.copy_many": lambda _, repo, given: repo.copy_many(
+        "main", [Copy("a", "new", _changed(given))], to_branch="main"
+    ),
     "Repository.move_many": lambda _, repo, given: repo.move_many("main", [Move("a", "new", _changed(given))]),
     "Repository.change_metadata": lambda _, repo, given: repo.change_metadata("main", "a", _changed(given)),
     "Repository.commit": lambda _, repo, given: repo.commit("main", "m", metadata=given, allow_empty=True),
-    "Repository.merge": lambda _, repo, given: repo.merge("main", "dev", metadata=given),
-    "Repository.revert": lambda _, repo, given: repo.revert("main", "main", metadata=given),
-    "Repository.cherry_pick": lambda _, repo, given: repo.cherry_pick("main", "dev", metadata=given),
+    "Repository.merge": lambda _, repo, given: repo.merge("dev", into="main", metadata=given),
+    "Repository.revert": lambda _, repo, given: repo.revert("main", on="main", metadata=given),
+    "Repository.cherry_pick": lambda _, repo, given: repo.cherry_pick("dev", onto="main", metadata=given),
     "Repository.import_objects": lambda _, repo, given: _import(repo, given),
     "Lake.create_repository": lambda lake, _, given: lake.create_repository("other", metadata=given),
     "Lake.set_metadata": lambda lake, _, given: lake.set_metadata("lake", put=given),
@@ -81,7 +85,7 @@ def filled() -> World:
     world = World()
     world.upload("main", "a")
     world.repo.commit("main", "first")
-    world.repo.create_branch("dev", "main")
+    world.repo.create_branch("dev", source="main")
     world.upload("dev", "b")
     world.repo.commit("dev", "second")
     return world
@@ -151,7 +155,7 @@ def test_a_change_keeps_the_description_of_the_content(way: str) -> None:
         return msgspec.structs.replace(entry, s3=forged, md5="f" * 32, checksum="f", size_bytes=1)
 
     if way == "copy_many":
-        world.repo.copy_many("main", "main", [Copy("a", "b", change)])
+        world.repo.copy_many("main", [Copy("a", "b", change)], to_branch="main")
     else:
         world.repo.change_metadata("main", "a", change)
     changed = world.repo.stat("main", "b" if way == "copy_many" else "a")
@@ -160,7 +164,7 @@ def test_a_change_keeps_the_description_of_the_content(way: str) -> None:
 
 
 def _copied(repo: Repository) -> tuple[str, str]:
-    repo.copy_many("main", "main", [Copy("a", "b")])
+    repo.copy_many("main", [Copy("a", "b")], to_branch="main")
     return "main", "b"
 
 
@@ -170,22 +174,22 @@ def _moved(repo: Repository) -> tuple[str, str]:
 
 
 def _merged(repo: Repository) -> tuple[str, str]:
-    repo.create_branch("other", "main~1")
+    repo.create_branch("other", source="main~1")
     repo.upload("other", "x", b"1")
     repo.commit("other", "x")
-    repo.merge("other", "main")
+    repo.merge("main", into="other")
     return "other", "a"
 
 
 def _picked(repo: Repository) -> tuple[str, str]:
-    repo.create_branch("other", "main~1")
-    repo.cherry_pick("other", "main")
+    repo.create_branch("other", source="main~1")
+    repo.cherry_pick("main", onto="other")
     return "other", "a"
 
 
 def _reverted_twice(repo: Repository) -> tuple[str, str]:
-    repo.revert("main", "main")
-    repo.revert("main", "main")
+    repo.revert("main", on="main")
+    repo.revert("main", on="main")
     return "main", "a"
 
 
@@ -193,7 +197,7 @@ def _restored(repo: Repository) -> tuple[str, str]:
     repo.upload_many("main", [Upload("c", b"data", {"owner": "ann"}, s3=lambda: ATTRIBUTES)])
     repo.delete("main", "c")
     (item,) = repo.list_trash()
-    repo.restore("main", item.address)
+    repo.restore(item.address, to="main")
     return "main", "c"
 
 

@@ -58,19 +58,19 @@ def test_all_of_the_entry_comes_back_before_and_after_the_reaper_has_passed(
     loses(repo, how)
     if reaped:
         release_all(repo)
-    restored = repo.restore("main", lost.address)
+    restored = repo.restore(lost.address, to="main")
     assert without_reference(restored.entry) == without_reference(lost)
     assert repo.stat("main", "a") == restored.entry
 
 
 @pytest.mark.parametrize("reaped", [False, True])
 def test_what_a_deleted_branch_lost_comes_back_on_another(repo: Repository, reaped: bool) -> None:
-    repo.create_branch("try", "main")
+    repo.create_branch("try", source="main")
     lost = upload(repo, branch="try")
     repo.delete_branch("try")
     if reaped:
         release_all(repo)
-    repo.restore("main", lost.address)
+    repo.restore(lost.address, to="main")
     assert without_reference(repo.stat("main", "a")) == lost
 
 
@@ -84,7 +84,7 @@ def test_the_reaper_may_pass_while_the_names_of_an_address_are_read(clock: FakeC
         lost = upload(repo)
         repo.reset("main")
         kv.then = lambda: release_all(repo)
-        assert without_reference(repo.restore("main", lost.address).entry) == lost
+        assert without_reference(repo.restore(lost.address, to="main").entry) == lost
         assert kv.then is None
 
 
@@ -104,7 +104,7 @@ def test_what_the_scrubber_dropped_is_described_by_what_its_token_still_holds(
         scrub_references(ctx, shard)
     (item,) = repo.list_trash()
     assert (item.cause, item.entry) == ("scrubbed", None)
-    assert without_reference(repo.restore("main", lost.address).entry) == lost
+    assert without_reference(repo.restore(lost.address, to="main").entry) == lost
 
 
 def test_an_upload_that_died_before_its_blob_cannot_come_back(repo: Repository) -> None:
@@ -116,17 +116,17 @@ def test_an_upload_that_died_before_its_blob_cannot_come_back(repo: Repository) 
         repo.upload("main", "a", dies())
     (item,) = repo.list_trash(prefix="a")
     with pytest.raises(ObjectNotFound, match="nothing was written"):
-        repo.restore("main", item.address)
+        repo.restore(item.address, to="main")
 
 
 def test_of_several_names_the_one_on_the_branch_comes_back(repo: Repository) -> None:
-    repo.create_branch("try", "main")
+    repo.create_branch("try", source="main")
     lost = upload(repo, branch="try")
-    repo.copy("try", "a", "main", "b")
+    repo.copy("try", "a", to_branch="main", to_path="b")
     repo.reset("main")
     repo.reset("try")
-    assert repo.restore("main", lost.address).path == "b"
-    assert repo.restore("try", lost.address).path == "a"
+    assert repo.restore(lost.address, to="main").path == "b"
+    assert repo.restore(lost.address, to="try").path == "a"
 
 
 # ---- what changes nothing
@@ -136,8 +136,8 @@ def test_of_several_names_the_one_on_the_branch_comes_back(repo: Repository) -> 
 def test_restored_twice_it_is_unchanged(repo: Repository, path: str | None) -> None:
     lost = upload(repo)
     repo.reset("main")
-    first = repo.restore("main", lost.address, path).entry
-    second = repo.restore("main", lost.address, path)
+    first = repo.restore(lost.address, to="main", path=path).entry
+    second = repo.restore(lost.address, to="main", path=path)
     assert (second.outcome, second.entry) == (RestoreOutcome.UNCHANGED, first)
     assert repo.stat("main", "a") == first
     assert len(repo.address(lost.address).references) <= 2
@@ -146,7 +146,7 @@ def test_restored_twice_it_is_unchanged(repo: Repository, path: str | None) -> N
 @pytest.mark.parametrize("path", [None, "a"])
 def test_what_is_still_staged_is_unchanged(repo: Repository, path: str | None) -> None:
     staged = upload(repo)
-    assert repo.restore("main", staged.address, path) == RestoreResult(
+    assert repo.restore(staged.address, to="main", path=path) == RestoreResult(
         staged.address, Path("a"), staged, RestoreOutcome.UNCHANGED
     )
 
@@ -155,15 +155,15 @@ def test_what_is_committed_at_the_path_is_unchanged(repo: Repository) -> None:
     committed = upload(repo)
     repo.commit("main", "a")
     release_all(repo)
-    assert repo.restore("main", committed.address, "a").outcome is RestoreOutcome.UNCHANGED
+    assert repo.restore(committed.address, to="main", path="a").outcome is RestoreOutcome.UNCHANGED
     with pytest.raises(Gone):
-        repo.restore("main", committed.address)
+        repo.restore(committed.address, to="main")
 
 
 def test_what_is_staged_on_another_branch_takes_all_of_its_entry_along(repo: Repository) -> None:
-    repo.create_branch("try", "main")
+    repo.create_branch("try", source="main")
     staged = upload(repo)
-    restored = repo.restore("try", staged.address, "b")
+    restored = repo.restore(staged.address, to="try", path="b")
     assert without_reference(restored.entry) == without_reference(staged)
 
 
@@ -175,16 +175,16 @@ def test_what_was_staged_since_is_left(repo: Repository) -> None:
     repo.reset("main")
     newer = repo.upload("main", "a", b"2")
     with pytest.raises(AlreadyExists, match="written since"):
-        repo.restore("main", lost.address)
+        repo.restore(lost.address, to="main")
     assert repo.stat("main", "a") == newer
-    assert repo.restore("main", lost.address, "b").outcome is RestoreOutcome.RESTORED
+    assert repo.restore(lost.address, to="main", path="b").outcome is RestoreOutcome.RESTORED
 
 
 def test_with_force_it_goes_over_what_was_staged_since_which_can_be_taken_back(repo: Repository) -> None:
     lost = upload(repo)
     repo.reset("main")
     newer = repo.upload("main", "a", b"2")
-    repo.restore("main", lost.address, force=True)
+    repo.restore(lost.address, to="main", force=True)
     assert repo.read("main", "a") == b"1"
     assert [(item.address, item.cause) for item in repo.list_trash()] == [(newer.address, "overwritten")]
 
@@ -196,7 +196,7 @@ def test_what_was_committed_since_is_left(repo: Repository, clock: FakeClock) ->
     repo.upload("main", "a", b"2")
     repo.commit("main", "newer")
     with pytest.raises(AlreadyExists):
-        repo.restore("main", lost.address)
+        repo.restore(lost.address, to="main")
 
 
 def test_what_was_committed_before_is_staged_over_again(repo: Repository, clock: FakeClock) -> None:
@@ -205,14 +205,14 @@ def test_what_was_committed_before_is_staged_over_again(repo: Repository, clock:
     clock.advance(1)
     lost = upload(repo)
     repo.reset("main")
-    repo.restore("main", lost.address)
+    repo.restore(lost.address, to="main")
     assert repo.read("main", "a") == b"1"
 
 
 def test_over_a_staged_deletion_it_comes_back(repo: Repository) -> None:
     lost = upload(repo)
     repo.delete("main", "a")
-    assert repo.restore("main", lost.address).outcome is RestoreOutcome.RESTORED
+    assert repo.restore(lost.address, to="main").outcome is RestoreOutcome.RESTORED
 
 
 # ---- many at a time
@@ -238,10 +238,10 @@ def test_all_that_a_branch_lost_comes_back(repo: Repository, reaped: bool) -> No
 
 
 def test_a_prefix_of_what_a_deleted_branch_lost_comes_back_on_another(repo: Repository) -> None:
-    repo.create_branch("try", "main")
+    repo.create_branch("try", source="main")
     repo.upload_many("try", [Upload(path=path, body=b"1") for path in ("a/1", "a/2", "b/1")])
     repo.delete_branch("try")
-    assert outcomes(repo.restore_many("main", lost_on="try", prefix="a/")) == {
+    assert outcomes(repo.restore_many("try", to="main", prefix="a/")) == {
         "a/1": RestoreOutcome.RESTORED,
         "a/2": RestoreOutcome.RESTORED,
     }
@@ -292,7 +292,7 @@ def test_one_that_is_in_the_way_keeps_no_other(repo: Repository) -> None:
 
 def test_two_lost_names_of_one_address_both_come_back(repo: Repository) -> None:
     lost = upload(repo)
-    repo.copy_many("main", "main", [Copy("a", "b")])
+    repo.copy_many("main", [Copy("a", "b")], to_branch="main")
     repo.reset("main")
     assert outcomes(repo.restore_many("main")) == {"a": RestoreOutcome.RESTORED, "b": RestoreOutcome.RESTORED}
     assert {item.path: item.entry.address for item in repo.list("main") if item.entry} == {
@@ -318,7 +318,7 @@ def test_what_went_while_it_was_restored_is_told(clock: FakeClock) -> None:
 
         kv.then = goes
         with pytest.raises(Gone, match="while it was being restored"):
-            repo.restore("main", lost.address, "b")
+            repo.restore(lost.address, to="main", path="b")
         assert list(repo.list("main")) == []
 
 

@@ -95,7 +95,7 @@ def test_it_can_be_taken_back_by_a_revert(repo: Repository, clock: FakeClock) ->
     commit(repo, "logs/a")
     clock.advance(11 * DAY_SECONDS)
     removed(repo)
-    repo.revert("main", "main@")
+    repo.revert("main@", on="main")
     assert repo.read("main", "logs/a") == b"1234"
 
 
@@ -129,7 +129,7 @@ def test_rules_that_do_not_let_it_go_from_a_head_leave_it(repo: Repository, cloc
 def test_a_head_that_a_tag_or_a_pin_holds_stays(repo: Repository, clock: FakeClock, by: str) -> None:
     head = commit(repo, "logs/a")
     if by == "tag":
-        repo.create_tag("v1", head)
+        repo.create_tag("v1", ref=head)
     else:
         repo.set_retention(RULES.replace('"legal_holds"', f'"pins": {{"commits": ["{head}"]}}, "legal_holds"'))
     clock.advance(11 * DAY_SECONDS)
@@ -176,13 +176,13 @@ def test_a_head_that_is_tagged_meanwhile_keeps_its_data_in_the_tag(
 ) -> None:
     head = commit(repo, "logs/a")
     clock.advance(11 * DAY_SECONDS)
-    kv.then = lambda: repo.create_tag("v1", head)
+    kv.then = lambda: repo.create_tag("v1", ref=head)
     removed(repo)
     assert repo.read("v1", "logs/a") == b"1234"
 
 
 def test_a_branch_that_is_deleted_meanwhile_is_no_error(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     commit(repo, "logs/a", branch="dev")
     clock.advance(11 * DAY_SECONDS)
     kv.then = lambda: repo.delete_branch("dev")
@@ -194,7 +194,7 @@ def test_every_branch_is_looked_at_and_shared_ranges_once(
 ) -> None:
     commit(repo, "logs/a")
     for name in ("dev", "try"):
-        repo.create_branch(name, "main")
+        repo.create_branch(name, source="main")
     clock.advance(9 * DAY_SECONDS)
     trees = repo.context.trees
     original, read = trees.addresses_of_range, list[str]()

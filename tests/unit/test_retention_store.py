@@ -271,13 +271,13 @@ class TestReadingTheHistory:
 
     def test_commits_merges_deleted_branches_and_tags(self, repo: Repository, clock: FakeClock) -> None:
         root = repo.get_commit("main")[0]
-        repo.create_branch("dev", "main")
+        repo.create_branch("dev", source="main")
         merged = commit(repo, "dev")
         clock.advance(DAY_SECONDS)
-        head = repo.merge("main", "dev", allow_empty=True).id
-        repo.create_branch("try", "main")
+        head = repo.merge("dev", into="main", allow_empty=True).id
+        repo.create_branch("try", source="main")
         left = commit(repo, "try")
-        repo.create_tag("v1", "try")
+        repo.create_tag("v1", ref="try")
         repo.delete_branch("try")
         repo.delete_branch("dev")
         assert self.states(repo) == {

@@ -68,7 +68,7 @@ def test_it_can_be_taken_back_from_its_grace_window(repo: Repository, clock: Fak
     clock.advance(3 * DAY_SECONDS)
     expire(repo)
     assert [(item.address, item.cause) for item in repo.list_trash()] == [(address, "expired")]
-    repo.restore("main", address)
+    repo.restore(address, to="main")
     assert repo.read("main", "tmp/a") == b"1"
 
 
@@ -91,7 +91,7 @@ def test_an_old_date_does_not_make_it_old(repo: Repository, mtime_ms: int) -> No
 def test_a_copy_of_what_was_uploaded_long_ago_is_young(repo: Repository, clock: FakeClock) -> None:
     repo.upload("main", "a", b"1")
     clock.advance(9 * DAY_SECONDS)
-    repo.copy("main", "a", "main", "tmp/a")
+    repo.copy("main", "a", to_branch="main", to_path="tmp/a")
     assert expire(repo).objects == 0
     clock.advance(3 * DAY_SECONDS)
     assert expire(repo).objects == 1
@@ -102,7 +102,7 @@ def test_names_of_committed_and_of_foreign_objects_stay(repo: Repository, clock:
     """They hold nothing that could go."""
     repo.upload("main", "a", b"1")
     repo.commit("main", "one")
-    repo.copy("main", "a", "main", "tmp/a")
+    repo.copy("main", "a", to_branch="main", to_path="tmp/a")
     repo.stage("main", "tmp/b", "s3://elsewhere/b", size_bytes=1)
     clock.advance(9 * DAY_SECONDS)
     assert expire(repo).objects == 0
@@ -114,17 +114,17 @@ def test_a_committed_object_keeps_its_reference_until_its_commit_is_processed(
     """Its list still has a reference with the same path: that of the commit, under a token that is not this
     branch's.
     """
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     repo.upload("main", "tmp/a", b"1")
     repo.commit("main", "one")
-    repo.copy("main", "tmp/a", "dev", "tmp/a")
+    repo.copy("main", "tmp/a", to_branch="dev", to_path="tmp/a")
     clock.advance(9 * DAY_SECONDS)
     assert expire(repo).objects == 0
     assert staged(repo, "dev") == ["tmp/a"]
 
 
 def test_every_branch_is_looked_at(repo: Repository, clock: FakeClock) -> None:
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     for branch in ("dev", "main"):
         repo.upload(branch, "tmp/a", b"1")
     clock.advance(3 * DAY_SECONDS)

@@ -63,13 +63,13 @@ def filters(repo: Repository) -> list[PathRuleFilter]:
 
 class TestBranchAndPath:
     def test_the_document_of_the_reference_is_understood(self, repo: Repository) -> None:
-        repo.create_branch("users", "main")
+        repo.create_branch("users", source="main")
         repo.set_retention(LAKEFS)
         assert filters(repo) == [PathRuleFilter("logs/", "main"), PathRuleFilter("", "users")]
         assert read_rules(LAKEFS).rules.rules[0].description == "logs"
 
     def test_a_branch_whose_name_has_slashes(self, repo: Repository) -> None:
-        repo.create_branch("release/1.0", "main")
+        repo.create_branch("release/1.0", source="main")
         repo.set_retention(document(rule("release/1.0/logs/"), rule("release/2.0/logs/")))
         assert filters(repo) == [PathRuleFilter("logs/", "release/1.0"), PathRuleFilter("release/2.0/logs/")]
 
@@ -79,7 +79,7 @@ class TestBranchAndPath:
 
     @pytest.mark.parametrize("staged", [False, True], ids=["committed", "staged"])
     def test_what_can_be_read_in_two_ways_is_refused_until_it_is_said(self, repo: Repository, staged: bool) -> None:
-        repo.create_branch("dev", "main")
+        repo.create_branch("dev", source="main")
         repo.upload("dev", "main/logs/x", b"1")
         if not staged:
             repo.commit("dev", "a folder named like the branch")
@@ -92,16 +92,16 @@ class TestBranchAndPath:
         assert filters(repo) == [PathRuleFilter("logs/", "main"), PathRuleFilter("main/logs/", "*")]
 
     def test_two_branches_that_a_prefix_can_begin_with_are_refused(self, repo: Repository) -> None:
-        repo.create_branch("a", "main")
-        repo.create_branch("a/b", "main")
+        repo.create_branch("a", source="main")
+        repo.create_branch("a/b", source="main")
         with pytest.raises(InvalidRules, match="may be a path"):
             repo.set_retention(document(rule("a/b/c")))
 
     def test_what_a_document_meant_when_it_was_set_it_means_for_ever(self, repo: Repository) -> None:
-        repo.create_branch("dev", "main")
+        repo.create_branch("dev", source="main")
         repo.set_retention(document(rule("dev/logs/"), rule("new/")))
         repo.delete_branch("dev")
-        repo.create_branch("new", "main")
+        repo.create_branch("new", source="main")
         assert filters(repo) == [PathRuleFilter("logs/", "dev"), PathRuleFilter("new/")]
         assert (found := repo.retention()) is not None
         assert found.document == document(rule("dev/logs/"), rule("new/"))
@@ -130,7 +130,7 @@ class TestBranchAndPath:
 
 class TestStaged:
     def test_only_what_is_staged_on_its_branch_expires(self, repo: Repository, clock: FakeClock) -> None:
-        repo.create_branch("dev", "main")
+        repo.create_branch("dev", source="main")
         for branch in ("main", "dev"):
             for path in ("logs/2", "data/2"):
                 repo.upload(branch, path, b"2")

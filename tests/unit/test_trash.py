@@ -39,7 +39,7 @@ def test_what_a_reset_lost_is_listed_at_once(repo: Repository, clock: FakeClock)
 
 
 def test_a_deleted_branchs_objects_are_listed_before_its_tokens_are_published(repo: Repository) -> None:
-    repo.create_branch("try", "main")
+    repo.create_branch("try", source="main")
     repo.upload("try", "a", b"1")
     ctx = repo.context
     branches = ctx.branches
@@ -62,9 +62,9 @@ def test_of_an_overwritten_sealed_token_both_versions_are_listed(repo: Repositor
 
 
 def test_what_has_another_name_is_not_listed(repo: Repository) -> None:
-    repo.create_branch("try", "main")
+    repo.create_branch("try", source="main")
     repo.upload("main", "a", b"1")
-    repo.copy("main", "a", "try", "b")
+    repo.copy("main", "a", to_branch="try", to_path="b")
     repo.reset("main")
     assert shown(repo.list_trash()) == []
     repo.reset("try")
@@ -73,8 +73,8 @@ def test_what_has_another_name_is_not_listed(repo: Repository) -> None:
 
 def test_what_is_committed_is_not_listed(repo: Repository) -> None:
     repo.upload("main", "a", b"1")
-    repo.create_branch("try", "main")
-    repo.copy("main", "a", "try", "b")
+    repo.create_branch("try", source="main")
+    repo.copy("main", "a", to_branch="try", to_path="b")
     repo.commit("main", "a")
     repo.reset("try")
     assert shown(repo.list_trash()) == []
@@ -97,7 +97,7 @@ def test_deletions_and_names_from_outside_are_not_listed(repo: Repository) -> No
 
 
 def test_by_branch_and_prefix(repo: Repository) -> None:
-    repo.create_branch("try", "main")
+    repo.create_branch("try", source="main")
     for branch in ("main", "try"):
         repo.upload_many(branch, [Upload(path=path, body=b"1") for path in ("a/1", "a/2", "b")])
         repo.reset(branch)
@@ -108,7 +108,7 @@ def test_by_branch_and_prefix(repo: Repository) -> None:
 @pytest.mark.parametrize("released", [0, 1, 2])
 def test_pages_go_on_where_the_last_one_ended(repo: Repository, released: int) -> None:
     """Of two branches, none, one, or both of which the reaper has been through."""
-    repo.create_branch("team/x", "main")
+    repo.create_branch("team/x", source="main")
     for number, branch in enumerate(("team/x", "main")):
         repo.upload_many(branch, [Upload(path=f"a/{number:03}", body=b"1") for number in range(40)])
         repo.reset(branch)

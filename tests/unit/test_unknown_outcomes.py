@@ -39,11 +39,11 @@ class Least:
     "call",
     [
         lambda repo: repo.delete("main", "a"),
-        lambda repo: repo.copy("main", "a", "main", "b"),
+        lambda repo: repo.copy("main", "a", to_branch="main", to_path="b"),
         lambda repo: repo.upload("main", "b", b"2"),
         lambda repo: repo.upload("main", "b", b"2", if_absent=True),
         lambda repo: repo.issue("main", "b"),
-        lambda repo: repo.create_branch("other", "main"),
+        lambda repo: repo.create_branch("other", source="main"),
     ],
     ids=["delete", "copy", "upload", "upload if absent", "issue", "create branch"],
 )

@@ -64,8 +64,8 @@ class TestWhatDiedIsFound:
             pytest.param(lambda repo: repo.upload("main", "a", b"y"), id="overwrite"),
             pytest.param(lambda repo: repo.upload("main", "a", b"y", if_entry=repo.stat("main", "a")), id="if_entry"),
             pytest.param(lambda repo: repo.delete("main", "a"), id="delete"),
-            pytest.param(lambda repo: repo.copy("main", "b", "main", "a"), id="copy over it"),
-            pytest.param(lambda repo: repo.move("main", "b", "a"), id="move over it"),
+            pytest.param(lambda repo: repo.copy("main", "b", to_branch="main", to_path="a"), id="copy over it"),
+            pytest.param(lambda repo: repo.move("main", "b", to_path="a"), id="move over it"),
             pytest.param(lambda repo: repo.reset("main", path="a"), id="reset of the path"),
             pytest.param(lambda repo: repo.delete_many("main", ["a", "c"]), id="batch"),
         ],
@@ -89,11 +89,11 @@ class TestWhatDiedIsFound:
     def test_a_restore_between_its_reference_and_its_entry(self, world: World) -> None:
         entry = world.upload("main", "a")[0]
         world.repo.delete("main", "a")
-        die(world, is_entry, lambda: world.repo.restore("main", entry.address))
+        die(world, is_entry, lambda: world.repo.restore(entry.address, to="main"))
         assert isinstance(record_of(world, entry.address), Listed)
         assert scrub(world) == 1
         assert [item.address for item in world.repo.list_trash()] == [entry.address]
-        world.repo.restore("main", entry.address, "b")
+        world.repo.restore(entry.address, to="main", path="b")
         assert scrub(world) == 0
         assert world.repo.read("main", "b") == b"x"
 
@@ -166,10 +166,10 @@ class TestRaces:
     def test_a_list_that_changes_all_the_time_loses_its_old_reference(self, world: World) -> None:
         """One time of change for all references of a list would keep the old one for ever."""
         entry = world.upload("main", "a")[0]
-        world.repo.copy("main", "a", "main", "b")
+        world.repo.copy("main", "a", to_branch="main", to_path="b")
         die(world, is_entry, lambda: world.repo.upload("main", "a", b"y"), behind=True)
         world.clock.advance(SCRUB_AFTER_SECONDS + 1)
-        world.repo.copy("main", "b", "main", "c")
+        world.repo.copy("main", "b", to_branch="main", to_path="c")
         assert world.run_once(scrub_now=True).scrubbed == 1
         record = record_of(world, entry.address)
         assert isinstance(record, Listed)
@@ -177,7 +177,7 @@ class TestRaces:
 
     def test_a_list_that_others_change_meanwhile_is_read_again(self, world: World) -> None:
         entry = world.upload("main", "a")[0]
-        world.repo.copy("main", "a", "main", "b")
+        world.repo.copy("main", "a", to_branch="main", to_path="b")
         die(world, is_entry, lambda: world.repo.upload("main", "a", b"y"), behind=True)
         world.clock.advance(SCRUB_AFTER_SECONDS + 1)
         copies = iter(range(3))
@@ -185,7 +185,7 @@ class TestRaces:
         def copy_again() -> None:
             number = next(copies, None)
             if number is not None:
-                world.repo.copy("main", "b", "main", f"copy-{number}")
+                world.repo.copy("main", "b", to_branch="main", to_path=f"copy-{number}")
 
         released = [
             release_unnamed(world.repo.context, shard, check_servers=copy_again).references
@@ -204,7 +204,7 @@ class TestRaces:
 
         def restore() -> None:
             if not restored:
-                restored.append(world.repo.restore("main", entry.address, "b"))
+                restored.append(world.repo.restore(entry.address, to="main", path="b"))
 
         for shard in range(keys.SHARDS):
             release_unnamed(world.repo.context, shard, check_servers=restore)
@@ -246,7 +246,7 @@ class TestUndo:
 
         world.kv.behind = mark
         with pytest.raises(Gone):
-            world.repo.copy(commit, "committed", "main", "a")
+            world.repo.copy(commit, "committed", to_branch="main", to_path="a")
         return staged
 
     def test_under_a_new_reference(self, world: World) -> None:

@@ -43,7 +43,7 @@ def upload(repo: Repository, body: bytes, branch: str = "main", path: str = "a")
 
 
 def diff(repo: Repository, left: str = "main", right: str | None = None) -> list[str]:
-    return [change.path for change in repo.diff(left, right)]
+    return [change.path for change in repo.diff(left, to=right)]
 
 
 def erase(repo: Repository) -> None:
@@ -121,7 +121,7 @@ def test_an_identity_is_equal_to_itself_whenever_it_was_put(repo: Repository) ->
     entry = repo.link("main", "linked", issued.token, checksum="says the writer")
     repo.commit("main", "linked")
     repo.context.clock.sleep(5)
-    repo.copy("main@", "linked", "main", "linked")
+    repo.copy("main@", "linked", to_branch="main", to_path="linked")
     assert repo.resolve("main", "linked").entry.mtime_ms != entry.mtime_ms
     assert diff(repo) == []
     with pytest.raises(NothingToCommit):
@@ -129,39 +129,39 @@ def test_an_identity_is_equal_to_itself_whenever_it_was_put(repo: Repository) ->
 
 
 def test_a_merge_brings_the_original_back(repo: Repository) -> None:
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     rewrite(repo, "main", "a", PURGED)
     upload(repo, WHOLE, "dev")
     repo.commit("dev", "the rows are back")
-    repo.merge("main", "dev")
+    repo.merge("dev", into="main")
     assert repo.read("main", "a") == WHOLE
-    repo.revert("main", "main", parent=1)
+    repo.revert("main", on="main", parent=1)
     assert repo.read("main", "a") == PURGED
 
 
 def test_a_merge_does_not_replace_what_ours_uploaded_again(repo: Repository) -> None:
     """Ours has the checksum of the base, and yet is a change: the base was purged."""
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     upload(repo, b"new rows", "dev")
     repo.commit("dev", "new rows")
     rewrite(repo, "main", "a", PURGED)
     upload(repo, WHOLE)
     repo.commit("main", "the rows are back")
     with pytest.raises(MergeConflict):
-        repo.merge("main", "dev")
+        repo.merge("dev", into="main")
     assert repo.read("main", "a") == WHOLE
 
 
 def test_both_sides_with_one_content_do_not_conflict_after_it_was_purged_on_both(repo: Repository) -> None:
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     for branch in ("main", "dev"):
         upload(repo, b"same", branch, "new")
         repo.commit(branch, "new")
     rewrite(repo, "main", "new", PURGED)
     with pytest.raises(MergeConflict):
-        repo.merge("main", "dev")
+        repo.merge("dev", into="main")
     rewrite(repo, "dev", "new", PURGED)
-    repo.merge("main", "dev")
+    repo.merge("dev", into="main")
     assert repo.read("main", "new") == PURGED
 
 
@@ -169,7 +169,7 @@ def test_what_is_purged_between_the_two_looks_of_a_merge_is_not_dropped(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look finds ours equal to the base, the second one does not: a conflict, and theirs is not left out."""
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     upload(repo, b"new rows", "dev")
     repo.commit("dev", "new rows")
     upload(repo, WHOLE)
@@ -185,7 +185,7 @@ def test_what_is_purged_between_the_two_looks_of_a_merge_is_not_dropped(
 
     monkeypatch.setattr(ContentComparison, "are_equal", then_purged)
     with pytest.raises(MergeConflict):
-        repo.merge("main", "dev", squash=True)
+        repo.merge("dev", into="main", squash=True)
     assert repo.read("main", "a") == WHOLE
 
 

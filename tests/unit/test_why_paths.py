@@ -45,7 +45,7 @@ def order(world: World, address: str) -> int:
 
 
 def test_a_path_of_a_branch_that_is_gone_is_explained(world: World) -> None:
-    world.repo.create_branch("try/it", "main")
+    world.repo.create_branch("try/it", source="main")
     address = world.upload("try/it", "dir/a")[0].address
     world.upload("main", "dir/a")
     world.repo.delete_branch("try/it")
@@ -57,7 +57,7 @@ def test_a_path_of_a_branch_that_is_gone_is_explained(world: World) -> None:
 
 def test_a_path_is_explained_right_after_a_reset_before_the_reaper_has_passed(world: World) -> None:
     address = world.upload("main", "dir/a")[0].address
-    world.repo.create_branch("try", "main")
+    world.repo.create_branch("try", source="main")
     other = world.upload("try", "dir/a")[0].address
     world.repo.reset("main")
     world.repo.delete_branch("try")
@@ -96,7 +96,7 @@ def test_a_path_tells_the_commits_that_had_it_and_the_one_that_removed_it(world:
     naming = repo.why(first).naming
     assert naming is not None
     assert (naming.branches, {each.commit for each in naming.commits}, naming.complete) == ((), {one, two}, True)
-    repo.create_branch("old", "main~1")
+    repo.create_branch("old", source="main~1")
     naming = repo.why(second).naming
     assert naming is not None
     assert (naming.branches, [each.commit for each in naming.commits]) == ((("old", "dir/a"),), [three])

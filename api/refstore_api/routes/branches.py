@@ -56,7 +56,7 @@ async def list_branches(call: Reader, page: PageOf, prefix: Prefix = "", show_hi
     responses={201: {"content": {"text/html": {"schema": {"type": "string"}}}}, **failures(409, 410)},
 )
 async def create_branch(call: Writer, body: BranchCreation) -> Response:
-    commit = await call.run(lambda repo: repo.create_branch(body.name, body.source, hidden=body.hidden))
+    commit = await call.run(lambda repo: repo.create_branch(body.name, source=body.source, hidden=body.hidden))
     return Response(commit, 201, media_type="text/html")
 
 
@@ -142,8 +142,8 @@ async def revert_branch(call: Writer, branch: str, body: Annotated[RevertCreatio
     overrides = body.commit_overrides or CommitOverrides()
     return await call.act(
         lambda repo: repo.revert(
-            branch,
             body.ref,
+            on=branch,
             parent=body.parent_number,
             message=overrides.message or "",
             committer=call.principal.key_id,
@@ -174,7 +174,9 @@ async def cherry_pick(call: Writer, branch: str, body: Annotated[CherryPickCreat
         )
         parent, message = body.parent_number or 0, overrides.message or picked.message
         # by its id, because a branch may have moved since it was read
-        new = repo.cherry_pick(branch, origin, parent=parent, message=message, committer=committer, metadata=metadata)
+        new = repo.cherry_pick(
+            origin, onto=branch, parent=parent, message=message, committer=committer, metadata=metadata
+        )
         return new_commit_model(new.id, new.record)
 
     return await call.answer(make, 201)

@@ -305,7 +305,7 @@ async def copy_object(call: Writer, branch: str, dest_path: ObjectPath, body: Ob
     """Copy an object to another path or branch without reading its data. A copy onto itself is refused."""
 
     def copy(repo: Repository) -> Response:
-        entry = repo.copy(body.src_ref or branch, body.src_path, branch, dest_path)
+        entry = repo.copy(body.src_ref or branch, body.src_path, to_branch=branch, to_path=dest_path)
         return make_object_response(repo.context, dest_path, entry, 201)
 
     return await call.run(copy)

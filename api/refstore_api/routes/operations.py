@@ -57,7 +57,7 @@ async def move_object(call: Writer, branch: str, body: MoveRequest) -> Response:
     """Move an object to another path on its branch without reading its data."""
 
     def move(repo: Repository) -> Response:
-        entry = repo.move(branch, body.src_path, body.dest_path)
+        entry = repo.move(branch, body.src_path, to_path=body.dest_path)
         return make_object_response(repo.context, body.dest_path, entry, 201)
 
     return await call.run(move)
@@ -78,7 +78,7 @@ async def restore_object(call: Writer, branch: str, body: RestoreRequestModel) -
 
     def restore(repo: Repository) -> Response:
         restored = repo.restore(
-            branch, address_of_url(repo.context, body.physical_address), body.path, force=body.force
+            address_of_url(repo.context, body.physical_address), to=branch, path=body.path, force=body.force
         )
         assert restored.entry is not None  # noqa: S101  # what was not restored raised
         status = 200 if restored.outcome is RestoreOutcome.UNCHANGED else 201

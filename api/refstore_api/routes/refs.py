@@ -118,7 +118,7 @@ async def diff_refs(
 ) -> Response:
     def read(repo: Repository) -> DiffList:
         left, right = (log_and_diff.resolve_shown(repo.context, ref) for ref in (left_ref, right_ref))
-        base = repo.merge_base(left, right) if type == "three_dot" else left
+        base = repo.merge_base(left, other=right) if type == "three_dot" else left
         if base is None:
             raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
 
@@ -140,7 +140,7 @@ async def find_merge_base(call: Reader, source_ref: str, destination_branch: str
         return FindMergeBaseResult(
             source_commit_id=repo.get_commit(source_ref)[0],
             destination_commit_id=repo.get_commit(destination_branch)[0],
-            base_commit_id=repo.merge_base(source_ref, destination_branch) or "",
+            base_commit_id=repo.merge_base(source_ref, other=destination_branch) or "",
         )
 
     return await call.read(read)
@@ -160,9 +160,9 @@ async def merge(
     def make(repo: Repository) -> MergeResult:
         try:
             merged = repo.merge(
-                destination_branch,
                 source_ref,
-                options.message or "",
+                into=destination_branch,
+                message=options.message or "",
                 strategy=options.strategy or "",
                 squash=options.squash_merge,
                 committer=call.principal.key_id,

@@ -30,7 +30,7 @@ async def list_tags(call: Reader, page: PageOf, prefix: Prefix = "") -> Response
 
 @router.post("", operation_id="createTag", status_code=201, response_model=RefModel, responses=failures(409, 410))
 async def create_tag(call: Writer, body: TagCreation) -> Response:
-    return await call.answer(lambda repo: RefModel(id=body.id, commit_id=repo.create_tag(body.id, body.ref)), 201)
+    return await call.answer(lambda repo: RefModel(id=body.id, commit_id=repo.create_tag(body.id, ref=body.ref)), 201)
 
 
 @router.get("/{tag}", operation_id="getTag", response_model=RefModel)

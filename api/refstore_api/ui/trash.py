@@ -154,7 +154,7 @@ class _RestorePlan(NamedTuple):
         return [
             result
             for branch, requests in by_branch.items()
-            for result in repo.restore_each(branch, requests, force=force)
+            for result in repo.restore_each(requests, to=branch, force=force)
         ]
 
 
@@ -174,7 +174,7 @@ def _dry_run(repo: Repository, form: FormFields) -> list[_PlannedObject]:
         if not branch:
             raise Invalid("say which branch lost the objects; set the branch in the filter, then restore them all")
         prefix = form.raw("prefix").replace("\r\n", "\n")  # browsers send line ends so
-        results = repo.restore_many(to or branch, lost_on=branch, prefix=prefix, dry_run=True)
+        results = repo.restore_many(branch, to=to or branch, prefix=prefix, dry_run=True)
         return [_PlannedObject(to or branch, each) for each in results]
     by_branch: dict[str, list[RestoreRequest]] = {}
     for item in form.texts("item"):
@@ -185,7 +185,7 @@ def _dry_run(repo: Repository, form: FormFields) -> list[_PlannedObject]:
     return [
         _PlannedObject(branch, result)
         for branch, requests in by_branch.items()
-        for result in repo.restore_each(branch, requests, dry_run=True)
+        for result in repo.restore_each(requests, to=branch, dry_run=True)
     ]
 
 
