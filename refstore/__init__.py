@@ -25,68 +25,98 @@ from refstore.errors import RefstoreError
 
 if TYPE_CHECKING:
     from refstore.core.safety import Safety
+    from refstore.deletion_history.explain import AddressReport, PathReport
     from refstore.lake import Lake
-    from refstore.operations.commit import CommitDetails, CommitInfo
+    from refstore.operations.address_info import AddressInfo, AddressState
+    from refstore.operations.commit import CommitDetails
     from refstore.operations.copy import Copy
+    from refstore.operations.import_objects import ImportResult
+    from refstore.operations.log_and_diff import CommitLifetime, LogEntry
     from refstore.operations.move import Move
-    from refstore.operations.restore import RestoreOutcome, RestoreResult
+    from refstore.operations.read import ListedPath, ListingPage
+    from refstore.operations.restore import RestoreOutcome, RestoreRequest, RestoreResult
+    from refstore.operations.unmark import UnmarkResult
     from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
+    from refstore.public_types import Commit, Entry, Mark, NamedEntry, PathChange, TrashItem
     from refstore.records.branch_records import StoredBranch, StoredTag
-    from refstore.records.commit_records import StoredCommit
-    from refstore.records.mark_records import Mark
     from refstore.records.repository_records import ImportSource
-    from refstore.records.staging_records import StoredEntry
     from refstore.repository import Repository
-    from refstore.versioning.commits.tree_diff import PathChange
+    from refstore.versioning.commits.tree_diff import PathChangeKind
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddressInfo",
+    "AddressReport",
+    "AddressState",
+    "Commit",
     "CommitDetails",
-    "CommitInfo",
+    "CommitLifetime",
     "Copy",
+    "Entry",
+    "ImportResult",
     "ImportSource",
     "IssuedAddress",
     "Lake",
     "Link",
+    "ListedPath",
+    "ListingPage",
+    "LogEntry",
     "Mark",
     "Move",
+    "NamedEntry",
     "PathChange",
+    "PathChangeKind",
+    "PathReport",
     "RefstoreError",
     "Repository",
     "RestoreOutcome",
+    "RestoreRequest",
     "RestoreResult",
     "Safety",
     "Stage",
     "StoredBranch",
-    "StoredCommit",
-    "StoredEntry",
     "StoredTag",
+    "TrashItem",
+    "UnmarkResult",
     "Upload",
     "errors",
     "open",
 ]
 
 _MODULES = {
-    "StoredBranch": "records.branch_records",
-    "StoredCommit": "records.commit_records",
+    "AddressInfo": "operations.address_info",
+    "AddressReport": "deletion_history.explain",
+    "AddressState": "operations.address_info",
+    "Commit": "public_types",
     "CommitDetails": "operations.commit",
-    "CommitInfo": "operations.commit",
+    "CommitLifetime": "operations.log_and_diff",
     "Copy": "operations.copy",
-    "StoredEntry": "records.staging_records",
+    "Entry": "public_types",
+    "ImportResult": "operations.import_objects",
     "ImportSource": "records.repository_records",
     "IssuedAddress": "operations.upload",
     "Lake": "lake",
     "Link": "operations.upload",
-    "Mark": "records.mark_records",
+    "ListedPath": "operations.read",
+    "ListingPage": "operations.read",
+    "LogEntry": "operations.log_and_diff",
+    "Mark": "public_types",
     "Move": "operations.move",
-    "RestoreOutcome": "operations.restore",
-    "PathChange": "versioning.commits.tree_diff",
+    "NamedEntry": "public_types",
+    "PathChange": "public_types",
+    "PathChangeKind": "versioning.commits.tree_diff",
+    "PathReport": "deletion_history.explain",
     "Repository": "repository",
+    "RestoreOutcome": "operations.restore",
+    "RestoreRequest": "operations.restore",
     "RestoreResult": "operations.restore",
     "Safety": "core.safety",
     "Stage": "operations.upload",
+    "StoredBranch": "records.branch_records",
     "StoredTag": "records.branch_records",
+    "TrashItem": "public_types",
+    "UnmarkResult": "operations.unmark",
     "Upload": "operations.upload",
 }
 """Where each name is defined. A name is imported on first use, because a lake needs PyArrow, which takes a second."""

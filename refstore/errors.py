@@ -56,6 +56,7 @@
 
 `code` is stable and append-only (`tests/unit/test_errors.py` pins the table): machines match on it,
 people read the message. A message says what happened, then, after a semicolon, what to do next.
+What callers test for has a base of Python's, too: Invalid is a ValueError, NotFound a LookupError. None is an OSError.
 Errors know nothing of HTTP; the numbers above are the API's table, told here once for orientation.
 """
 
@@ -88,7 +89,7 @@ def codes_of(kind: type[RefstoreError]) -> frozenset[str]:
     return frozenset({kind.code}.union(*map(codes_of, kind.__subclasses__())))
 
 
-class Invalid(RefstoreError):
+class Invalid(RefstoreError, ValueError):
     code = "invalid"
 
 
@@ -153,7 +154,7 @@ class InvalidPurge(InvalidDocument):
     shown_in = "docs/purge.md"
 
 
-class NotFound(RefstoreError):
+class NotFound(RefstoreError, LookupError):
     code = "not_found"
 
     def __init__(self, message: str, *, unknown: str = "") -> None:

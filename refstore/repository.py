@@ -17,17 +17,21 @@ commit, also with a suffix such as `main~2` (`refstore/operations/refs.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
 
 from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
+from refstore.core.clock import to_datetime, to_ms
 from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.core.lazy_modules import LazyModule
-from refstore.errors import AlreadyExists, AlreadyLinked, Contention, Invalid, NotFound, PathChanged
+from refstore.errors import AlreadyExists, AlreadyLinked, Contention, Invalid, NotFound, PathChanged, RefstoreError
 from refstore.public_methods import wrap_public_methods
+from refstore.public_types import Commit, Entry, Mark, NamedEntry, PathChange, TrashItem, public_entry, stored_entry
+from refstore.records.staging_records import StoredEntry
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -56,22 +60,20 @@ if TYPE_CHECKING:
     from refstore.operations import unmark as unmark_operation
     from refstore.operations import upload as upload_operation
     from refstore.operations.address_info import AddressInfo
-    from refstore.operations.commit import CommitDetails, CommitInfo
+    from refstore.operations.commit import CommitDetails
     from refstore.operations.copy import Copy
     from refstore.operations.import_objects import ImportResult, ProgressCallback
     from refstore.operations.log_and_diff import LogEntry
     from refstore.operations.move import Move
     from refstore.operations.read import ListedPath, ListingPage
     from refstore.operations.restore import RestoreRequest, RestoreResult
-    from refstore.operations.trash import TrashItem
+    from refstore.operations.trash import LostName
     from refstore.operations.unmark import UnmarkResult
     from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
     from refstore.records.branch_records import StoredBranch, StoredTag
-    from refstore.records.mark_records import Mark
     from refstore.records.repository_records import ImportSource, RepositoryRecord
-    from refstore.records.staging_records import StoredEntry
     from refstore.retention.rules import GcRules
-    from refstore.versioning.commits.tree_diff import PathChange
+    from refstore.versioning.commits.tree_diff import EntryChange
 else:
     explain = LazyModule("refstore.deletion_history.explain")
     address_info = LazyModule("refstore.operations.address_info")
@@ -99,6 +101,7 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Refused = TypeVar("Refused", bound=RefstoreError)
 
 
 def _deadline(repo: Repository) -> AbstractContextManager[None]:
@@ -142,16 +145,16 @@ class Repository:
         path: str,
         body: upload_bodies.UploadBody,
         *,
-        metadata: dict[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
         content_type: str = "",
-        mtime_ms: int | None = None,
+        modified: datetime | None = None,
         if_absent: bool = False,
-        if_entry: StoredEntry | None = None,
-    ) -> StoredEntry:
+        if_entry: Entry | None = None,
+    ) -> Entry:
         """Upload one object and return its entry. An object that was staged at the path loses this name at once.
 
-        `body`: bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`). `mtime_ms`:
-        when the content last changed, in milliseconds since 1970 (default: now). `if_absent`: raise AlreadyExists, and
+        `body`: bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`). `modified`:
+        when the content last changed (default: now). `if_absent`: raise AlreadyExists, and
         change nothing, if the path holds an object. `if_entry`: raise PathChanged, and change nothing, unless the path
         holds this entry, as it was read: of all that read the same entry, one replaces it.
         """
@@ -160,13 +163,13 @@ class Repository:
             body=body,
             metadata=metadata or {},
             content_type=content_type,
-            mtime_ms=mtime_ms,
+            modified=modified,
             if_absent=if_absent,
             if_entry=if_entry,
         )
         return self.upload_many(branch, [item])[0]
 
-    def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Sequence[StoredEntry]:
+    def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Sequence[Entry]:
         """Upload any number of objects in batches, and return their entries in the same order.
 
         An upload that its condition refuses ends the call with AlreadyExists or PathChanged. The rest of its batch is
@@ -174,17 +177,23 @@ class Repository:
         upload.
         """
         name = ids.branch_name(branch)
-        return list(self._in_batches(uploads, lambda batch: upload_operation.upload_many(self.context, name, batch)))
+        return list(
+            self._in_batches(
+                uploads, lambda batch: _entries_of(batch, upload_operation.upload_many(self.context, name, batch))
+            )
+        )
 
     def upload_each(
         self, branch: str, uploads: Iterable[Upload]
-    ) -> Iterator[StoredEntry | AlreadyExists | PathChanged | Contention]:
+    ) -> Iterator[Entry | AlreadyExists | PathChanged | Contention]:
         """Upload any number of objects, also more than memory holds, and yield for each its entry, or the error that
         refused it. A batch is uploaded when the first of its outcomes is read.
         """
         name = ids.branch_name(branch)
         return self._suggest_later(
-            self._in_batches(uploads, lambda batch: upload_operation.upload_each(self.context, name, batch))
+            self._in_batches(
+                uploads, lambda batch: _outcomes_of(batch, upload_operation.upload_each(self.context, name, batch))
+            )
         )
 
     def stage(
@@ -195,18 +204,22 @@ class Repository:
         *,
         size_bytes: int,
         checksum: str = "",
-        metadata: dict[str, str] | None = None,
-    ) -> StoredEntry:
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
         """Name an object outside the namespace, and return its entry. refstore never deletes such an object."""
         item = upload_operation.Stage(
             path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {}
         )
         return self.stage_many(branch, [item])[0]
 
-    def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[StoredEntry]:
+    def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[Entry]:
         """Stage any number of objects in batches, and return their entries in the same order."""
         name = ids.branch_name(branch)
-        return list(self._in_batches(items, lambda batch: upload_operation.stage_many(self.context, name, batch)))
+        return list(
+            self._in_batches(
+                items, lambda batch: _entries_of(batch, upload_operation.stage_many(self.context, name, batch))
+            )
+        )
 
     def import_objects(
         self,
@@ -229,7 +242,7 @@ class Repository:
         Raises Invalid (also for a source in a namespace of this lake), ObjectNotFound (it is empty), DirtyBranch,
         NothingToCommit.
         """
-        name, options = ids.branch_name(branch), commit_operation.CommitOptions(message=message, **details)
+        name, options = ids.branch_name(branch), commit_operation.CommitOptions.of_details(message, details)
         return import_objects_operation.import_objects(
             self.context,
             name,
@@ -256,8 +269,8 @@ class Repository:
         *,
         size_bytes: int | None = None,
         checksum: str = "",
-        metadata: dict[str, str] | None = None,
-    ) -> StoredEntry:
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
         """Put an issued address on the branch after its object was written, and return the entry.
 
         `size_bytes`: refuse an object of another size. Raises InvalidToken, AlreadyLinked, ObjectNotFound (nothing was
@@ -268,23 +281,29 @@ class Repository:
         )
         return self.link_many(branch, [item])[0]
 
-    def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[StoredEntry]:
+    def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[Entry]:
         """Link any number of addresses in batches, and return their entries in the same order."""
         name = ids.branch_name(branch)
-        return list(self._in_batches(items, lambda batch: upload_operation.link_many(self.context, name, batch)))
+        return list(
+            self._in_batches(
+                items, lambda batch: _entries_of(batch, upload_operation.link_many(self.context, name, batch))
+            )
+        )
 
     def link_each(
         self, branch: str, items: Iterable[Link]
-    ) -> Iterator[StoredEntry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
+    ) -> Iterator[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
         """Link any number of addresses, and yield for each its entry, or the error that refused it. A batch is linked
         when the first of its outcomes is read.
         """
         name = ids.branch_name(branch)
         return self._suggest_later(
-            self._in_batches(items, lambda batch: upload_operation.link_each(self.context, name, batch))
+            self._in_batches(
+                items, lambda batch: _outcomes_of(batch, upload_operation.link_each(self.context, name, batch))
+            )
         )
 
-    def copy(self, ref: str, path: str, *, to_branch: str, to_path: str | None = None) -> StoredEntry:
+    def copy(self, ref: str, path: str, *, to_branch: str, to_path: str | None = None) -> Entry:
         """Give the object at a ref's path another name on `to_branch`, at `to_path` (default: the same path). No data
         is read.
 
@@ -292,12 +311,16 @@ class Repository:
         """
         return self.copy_many(ref, [copy_operation.Copy(path, to_path or path)], to_branch=to_branch)[0]
 
-    def copy_many(self, ref: str, copies: Iterable[Copy], *, to_branch: str) -> Sequence[StoredEntry]:
+    def copy_many(self, ref: str, copies: Iterable[Copy], *, to_branch: str) -> Sequence[Entry]:
         """Copy in batches of 1,000. Each batch happens as if at once, and reads what earlier batches wrote."""
         name = ids.branch_name(to_branch)
-        return list(self._in_batches(copies, lambda batch: copy_operation.copy_many(self.context, ref, name, batch)))
+        return list(
+            self._in_batches(
+                copies, lambda batch: _copied_of(batch, copy_operation.copy_many(self.context, ref, name, batch))
+            )
+        )
 
-    def move(self, branch: str, path: str, *, to_path: str | None = None, to_branch: str | None = None) -> StoredEntry:
+    def move(self, branch: str, path: str, *, to_path: str | None = None, to_branch: str | None = None) -> Entry:
         """Copy an object to another path, another branch, or both, then delete its source. A crash in between leaves
         both names.
 
@@ -306,16 +329,17 @@ class Repository:
         return self.move_many(branch, [move_operation.Move(path, to_path or path)], to_branch=to_branch)[0]
 
     @_operation
-    def change_metadata(self, branch: str, path: str, change: Callable[[StoredEntry], StoredEntry]) -> StoredEntry:
+    def change_metadata(self, branch: str, path: str, change: Callable[[Entry], Entry]) -> Entry:
         """Change what is said of the object at a path. `change` returns its entry with other metadata, or another
-        content type. What somebody writes or deletes there meanwhile is not undone.
+        content type (`Entry.replace`). What somebody writes or deletes there meanwhile is not undone.
 
         Raises ObjectNotFound; and Contention where a commit under way has the entry: make the call again later.
         """
-        return change_metadata.change_metadata(self.context, ids.branch_name(branch), ids.object_path(path), change)
+        checked = ids.object_path(path)
+        return Entry(checked, change_metadata.change_metadata(self.context, ids.branch_name(branch), checked, change))
 
     @_operation
-    def move_many(self, branch: str, moves: Sequence[Move], *, to_branch: str | None = None) -> Sequence[StoredEntry]:
+    def move_many(self, branch: str, moves: Sequence[Move], *, to_branch: str | None = None) -> Sequence[Entry]:
         """Copy within a branch, or to `to_branch`, then delete the sources.
 
         Of several calls that move one path, one does; the others take their copies back. Raises ObjectNotFound if the
@@ -323,28 +347,31 @@ class Repository:
         stays then. The other moves of the call are made first.
         """
         destination = ids.branch_name(branch if to_branch is None else to_branch)
-        return move_operation.move_many(self.context, ids.branch_name(branch), destination, moves)
+        return _copied_of(moves, move_operation.move_many(self.context, ids.branch_name(branch), destination, moves))
 
     # ---- data out
 
     @_operation
-    def resolve(self, ref: str, path: str) -> read_operation.ResolvedEntry:
+    def resolve(self, ref: str, path: str) -> NamedEntry:
         """Return the entry at a path as it is staged or committed, and which of both. Raises ObjectNotFound."""
-        return read_operation.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
+        checked = ids.object_path(path)
+        found = read_operation.resolve(self.context, refs.resolve(self.context, ref), checked)
+        return NamedEntry(Entry(checked, found.entry), found.token is not None, found.commit)
 
     @_operation
-    def stat(self, ref: str, path: str) -> StoredEntry:
+    def stat(self, ref: str, path: str) -> Entry:
         """Return the entry at a path. After a purge its address, size and checksums are those of the content that a
         reader gets now. Raises ObjectNotFound.
         """
-        return read_operation.stat(self.context, refs.resolve(self.context, ref), ids.object_path(path))
+        checked = ids.object_path(path)
+        return Entry(checked, read_operation.stat(self.context, refs.resolve(self.context, ref), checked))
 
     @_operation
-    def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, StoredEntry]:
+    def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
         """Return the entry of each path that holds an object, by path."""
         checked = [ids.object_path(path) for path in paths]
         entries = read_operation.stat_many(self.context, refs.resolve(self.context, ref), checked)
-        return {str(path): entry for path, entry in entries.items()}
+        return {str(path): Entry(path, entry) for path, entry in entries.items()}
 
     @_operation
     def get(self, ref: str, path: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -402,13 +429,13 @@ class Repository:
                 delete_operation.delete_many(self.context, ids.branch_name(branch), batch)
 
     @_operation
-    def delete_if_entry(self, branch: str, path: str, entry: StoredEntry) -> None:
+    def delete_if_entry(self, branch: str, path: str, entry: Entry) -> None:
         """Delete a path if it still holds the entry that was read there.
 
         Raises PathChanged; and Contention where others changed the path meanwhile, or a commit under way has the entry:
         look what is there, then make the call again.
         """
-        delete_operation.delete_if_entry(self.context, ids.branch_name(branch), path, entry)
+        delete_operation.delete_if_entry(self.context, ids.branch_name(branch), path, stored_entry(entry))
 
     @_operation
     def delete_prefix(self, branch: str, prefix: str) -> int:
@@ -493,7 +520,7 @@ class Repository:
     def list_trash(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[TrashItem]:
         """List what could be restored now, after the cursor `after`. A reaper at work may cause repetitions."""
         name = ids.branch_name(branch) if branch is not None else None
-        return trash.list_trash(self.context, branch=name, prefix=prefix, after=after)
+        return map(_trash_item_of, trash.list_trash(self.context, branch=name, prefix=prefix, after=after))
 
     @_operation
     def address(self, address: str) -> AddressInfo:
@@ -514,10 +541,10 @@ class Repository:
     # ---- history
 
     @_operation
-    def commit(self, branch: str, message: str, **details: Unpack[CommitDetails]) -> CommitInfo:
+    def commit(self, branch: str, message: str, **details: Unpack[CommitDetails]) -> Commit:
         """Commit what is staged on the branch, and return the new commit. Raises NothingToCommit."""
         return commit_operation.commit(
-            self.context, ids.branch_name(branch), commit_operation.CommitOptions(message=message, **details)
+            self.context, ids.branch_name(branch), commit_operation.CommitOptions.of_details(message, details)
         )
 
     @_operation
@@ -530,56 +557,55 @@ class Repository:
         strategy: str = "",
         squash: bool = False,
         **details: Unpack[CommitDetails],
-    ) -> CommitInfo:
+    ) -> Commit:
         """Merge a ref into the branch `into`, and return the new commit. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
 
         `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them. `squash`: record one parent only.
         """
-        options = commit_operation.CommitOptions(message=message or f"Merge {source!r} into {into!r}", **details)
+        options = commit_operation.CommitOptions.of_details(message or f"Merge {source!r} into {into!r}", details)
         name = ids.branch_name(into)
         return commit_operation.merge(self.context, name, source, options, strategy=strategy, squash=squash)
 
     @_operation
     def revert(
         self, ref: str, *, on: str, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
-    ) -> CommitInfo:
+    ) -> Commit:
         """Undo a commit by a new one on the branch `on`, and return the new one.
 
         `parent`: for a merge commit, the parent to go back to, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
-        options = commit_operation.CommitOptions(message=message or f"Revert {ref}", **details)
+        options = commit_operation.CommitOptions.of_details(message or f"Revert {ref}", details)
         return commit_operation.revert(self.context, ids.branch_name(on), ref, options, parent=parent)
 
     @_operation
     def cherry_pick(
         self, ref: str, *, onto: str, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
-    ) -> CommitInfo:
+    ) -> Commit:
         """Apply a commit's changes again by a new one on the branch `onto`, and return the new one.
 
         `parent`: for a merge commit, the parent to compare it with, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
-        options = commit_operation.CommitOptions(message=message or f"Cherry-pick {ref}", **details)
+        options = commit_operation.CommitOptions.of_details(message or f"Cherry-pick {ref}", details)
         return commit_operation.cherry_pick(self.context, ids.branch_name(onto), ref, options, parent=parent)
 
     @_operation
-    def get_commit(self, ref: str) -> CommitInfo:
+    def get_commit(self, ref: str) -> Commit:
         """Return the commit that a ref names; for a branch, its head."""
         commit = refs.resolve(self.context, ref).commit
-        return commit_operation.CommitInfo(commit, refs.get_commit(self.context, commit))
+        return Commit(commit, refs.get_commit(self.context, commit))
 
-    def log(self, ref: str, *, first_parent: bool = False, since_ms: int | None = None) -> Iterator[CommitInfo]:
+    def log(self, ref: str, *, first_parent: bool = False, since: datetime | None = None) -> Iterator[Commit]:
         """List a ref's commit and its ancestors, newest first.
 
-        `first_parent`: leave out what merges brought in. `since_ms`: follow each line of history as far as its first
+        `first_parent`: leave out what merges brought in. `since`: follow each line of history as far as its first
         commit that is older.
         """
-        return map(
-            commit_operation.CommitInfo._make,
-            log_and_diff.log(self.context, ref, first_parent=first_parent, since_ms=since_ms),
-        )
+        since_ms = None if since is None else to_ms(since)
+        found = log_and_diff.log(self.context, ref, first_parent=first_parent, since_ms=since_ms)
+        return (Commit(commit, record) for commit, record in found)
 
     def history(self, ref: str, *, first_parent: bool = False) -> Iterator[LogEntry]:
         """List what `log` lists, each commit with its mark and its lifetime: active, marked, swept, or expired and
@@ -591,7 +617,7 @@ class Repository:
         """List every expired commit with its mark: it waits for its sweep, is being swept, or was swept."""
         from refstore.gc_marks import Marks
 
-        return Marks(self.context).commits.scan()
+        return ((commit, Mark.of_record(record)) for commit, record in Marks(self.context).commits.scan())
 
     @_operation
     def unmark(self, which: str, *, pin: bool = False, by: str = "", dry_run: bool = False) -> UnmarkResult:
@@ -611,8 +637,8 @@ class Repository:
         """
         if to is None:
             staged = log_and_diff.diff_staged(self.context, ids.branch_name(ref), prefix=prefix, after=after)
-            return self._suggest_later(staged)
-        return log_and_diff.diff_refs(self.context, ref, to, prefix=prefix, after=after)
+            return self._suggest_later(map(_change_of, staged))
+        return map(_change_of, log_and_diff.diff_refs(self.context, ref, to, prefix=prefix, after=after))
 
     @_operation
     def merge_base(self, ref: str, *, other: str) -> CommitId | None:
@@ -721,7 +747,13 @@ class Repository:
     # ---- helpers
 
     def __reduce__(self) -> NoReturn:
-        raise Invalid("a repository cannot be pickled or copied; open it again in the other process, from its lake")
+        raise Invalid(
+            "a repository cannot be pickled or copied, as the URLs of its lake may hold secrets; in the other process, "
+            f"open the lake by its URLs or settings, then call lake.repository({self.name!r})"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Repository {self.name!r}>"
 
     def _suggest(self, error: NotFound) -> None:
         """Add to the error which branch or tag may be meant."""
@@ -741,3 +773,36 @@ class Repository:
             with _deadline(self):
                 results = run(batch)
             yield from results
+
+
+def _entries_of(items: Sequence[Upload | Stage | Link], entries: Iterable[StoredEntry]) -> list[Entry]:
+    return [Entry(item.path, entry) for item, entry in zip(items, entries, strict=True)]
+
+
+def _outcomes_of(items: Sequence[Upload | Link], outcomes: Iterable[StoredEntry | Refused]) -> list[Entry | Refused]:
+    return [
+        Entry(item.path, outcome) if isinstance(outcome, StoredEntry) else outcome
+        for item, outcome in zip(items, outcomes, strict=True)
+    ]
+
+
+def _copied_of(copies: Sequence[Copy], entries: Iterable[StoredEntry]) -> list[Entry]:
+    return [Entry(item.destination, entry) for item, entry in zip(copies, entries, strict=True)]
+
+
+def _change_of(change: EntryChange) -> PathChange:
+    path = change.path
+    return PathChange(path, change.kind, public_entry(path, change.left), public_entry(path, change.right))
+
+
+def _trash_item_of(lost: LostName) -> TrashItem:
+    return TrashItem(
+        lost.address,
+        lost.branch,
+        lost.path,
+        lost.cause,
+        to_datetime(lost.since_ms),
+        None if lost.deletes_at_ms is None else to_datetime(lost.deletes_at_ms),
+        public_entry(lost.path, lost.entry),
+        lost.cursor,
+    )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 
 from refstore.core import user_metadata
 from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks, MarkStatus
-from refstore.operations import log_and_diff
+from refstore.operations import log_and_diff, refs
 from refstore.operations.content_comparison import ContentComparison
-from refstore.operations.log_and_diff import LogEntry
 from refstore.operations.read import PAGE_BYTES_MAX
+from refstore.public_types import Commit, PathChange, stored_commit
 from refstore.records import keys
-from refstore.records.commit_records import StoredCommit
 from refstore.repository import Repository
 from refstore.versioning.commits.path_filter import PathFilter
-from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
+from refstore.versioning.commits.tree_diff import EntryChange, PathChangeKind
 from refstore.versioning.commits.tree_merge import compare_sides
 from refstore_api import models
 from refstore_api.models import Diff, DiffList, DiffType
@@ -40,24 +40,25 @@ class DiffEntry(NamedTuple):
     size_bytes: int
 
 
-def commit_model(repo: Repository, commit_id: CommitId, commit: StoredCommit) -> models.CommitModel:
-    return commit_models(repo, [(commit_id, commit)])[0]
+def commit_model(repo: Repository, commit: Commit) -> models.CommitModel:
+    return commit_models(repo, [commit])[0]
 
 
-def new_commit_model(commit_id: CommitId, commit: StoredCommit) -> models.CommitModel:
+def new_commit_model(commit: Commit) -> models.CommitModel:
     """Return a commit that was made just now: it has no mark, so nothing is read that could fail."""
-    return _commit(commit_id, commit, MarkStatus())
+    return _commit(commit, MarkStatus())
 
 
-def commit_models(repo: Repository, items: Sequence[tuple[CommitId, StoredCommit]]) -> list[models.CommitModel]:
+def commit_models(repo: Repository, commits: Sequence[Commit]) -> list[models.CommitModel]:
     """Return the commits, with what the offline job has decided about them."""
-    marks = Marks(repo.context).statuses.read([commit_id for commit_id, _ in items]) if items else []
-    return [_commit(commit_id, commit, status) for (commit_id, commit), status in zip(items, marks, strict=True)]
+    marks = Marks(repo.context).statuses.read([each.id for each in commits]) if commits else []
+    return [_commit(commit, status) for commit, status in zip(commits, marks, strict=True)]
 
 
-def _commit(commit_id: CommitId, commit: StoredCommit, status: MarkStatus) -> models.CommitModel:
+def _commit(shown: Commit, status: MarkStatus) -> models.CommitModel:
+    commit = stored_commit(shown)
     model = models.CommitModel(
-        id=commit_id,
+        id=shown.id,
         parents=list(commit.parents),
         committer=commit.committer,
         message=commit.message,
@@ -69,7 +70,7 @@ def _commit(commit_id: CommitId, commit: StoredCommit, status: MarkStatus) -> mo
     )
     mark = status.mark
     if any(status):
-        model.state = LogEntry(commit_id, commit, *status).lifetime.value
+        model.state = log_and_diff.lifetime_of(status).value
     if mark is not None:
         model.expired_prefixes = list(mark.prefixes) or None
         model.marked_since, model.deletes_at, model.mark_id = (
@@ -88,30 +89,30 @@ def filter_log(
     first_parent: bool,
     objects: list[str],
     prefixes: list[str],
-    since_ms: int | None,
+    since: datetime | None,
     stop_at: str | None,
-) -> Iterator[tuple[CommitId, StoredCommit]]:
+) -> Iterator[Commit]:
     """Yield commits from the newest on. With `objects` or `prefixes`, yield only those that changed one of them."""
-    last_id = repo.get_commit(stop_at)[0] if stop_at else None
+    last_id = repo.get_commit(stop_at).id if stop_at else None
     changed_paths = PathFilter(objects, prefixes) if objects or prefixes else None
     skipping = bool(after)
-    for commit_id, commit in repo.log(ref, first_parent=first_parent, since_ms=since_ms):
+    for commit in repo.log(ref, first_parent=first_parent, since=since):
         if not skipping and (
-            changed_paths is None or log_and_diff.has_changed_paths(repo.context, commit, changed_paths)
+            changed_paths is None or log_and_diff.has_changed_paths(repo.context, stored_commit(commit), changed_paths)
         ):
-            yield commit_id, commit
-        if commit_id == after:
+            yield commit
+        if commit.id == after:
             skipping = False
-        if commit_id == last_id:
+        if commit.id == last_id:
             return
 
 
-def size_of(commit: StoredCommit) -> int:
+def size_of(commit: Commit) -> int:
     """Return the size in bytes of the message and metadata."""
     return len(commit.message.encode(errors="replace")) + user_metadata.metadata_bytes(commit.metadata)
 
 
-def differences(changes: Iterator[PathChange]) -> Iterator[DiffEntry]:
+def differences(changes: Iterator[EntryChange | PathChange]) -> Iterator[DiffEntry]:
     """Yield the differences of two trees."""
     for change in changes:
         yield DiffEntry(change.path, _TYPES[change.kind], change.right.size_bytes if change.right is not None else 0)
@@ -122,7 +123,7 @@ def merge_differences(
 ) -> Iterator[DiffEntry]:
     """Yield what a merge of the right commit into the left one would do to each path, conflicts included."""
     ctx = repo.context
-    left_entries = None if left == base else partial(ctx.trees.get_many, repo.get_commit(left)[1].metarange)
+    left_entries = None if left == base else partial(ctx.trees.get_many, refs.get_commit(ctx, left).metarange)
     changes = log_and_diff.diff_commits(ctx, base, right, prefix=prefix, after=after)
     for step in compare_sides(changes, left_entries, ContentComparison(ctx).are_equal, batch=_BATCH):
         kind: DiffType = "removed" if step.theirs is None else "added" if step.ours is None else "changed"

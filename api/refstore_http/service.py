@@ -25,6 +25,7 @@ from refstore.core.redaction import redact_text
 from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.lake import Lake
 from refstore.operations.upload import Link, Upload
+from refstore.public_types import Entry, stored_entry
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.service.background_imports import BackgroundImports
@@ -179,7 +180,8 @@ class Service:
         repo = self.lake.repository(ref_key.repository)
         entries = repo.stat_many(ref_key.ref, list(dict.fromkeys(paths)))
         return [
-            EntryInContext(repo.context, entry) if (entry := entries.get(path)) is not None else None for path in paths
+            EntryInContext(repo.context, stored_entry(entry)) if (entry := entries.get(path)) is not None else None
+            for path in paths
         ]
 
     def _link_many(self, ref_key: BatchKey, items: Sequence[LinkRequest]) -> Sequence[EntryInContext | RefstoreError]:
@@ -191,10 +193,11 @@ class Service:
         return _attach_context(repo, repo.upload_each(ref_key.ref, items))
 
 
-def _attach_context(
-    repo: Repository, results: Iterable[StoredEntry | RefstoreError]
-) -> list[EntryInContext | RefstoreError]:
-    return [entry if isinstance(entry, RefstoreError) else EntryInContext(repo.context, entry) for entry in results]
+def _attach_context(repo: Repository, results: Iterable[Entry | RefstoreError]) -> list[EntryInContext | RefstoreError]:
+    return [
+        each if isinstance(each, RefstoreError) else EntryInContext(repo.context, stored_entry(each))
+        for each in results
+    ]
 
 
 def _single_result(results: Sequence[EntryInContext | RefstoreError]) -> EntryInContext:

@@ -35,7 +35,7 @@ from refstore.gc_marks import (
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
 from refstore.kv_recovery.fence import PositionFence
-from refstore.records.mark_records import GcRun, Mark
+from refstore.records.mark_records import GcRun, StoredMark
 from refstore_gc import (
     anti_join,
     garbage,
@@ -378,7 +378,7 @@ def _simulate_marks(
 
 
 def _find_new_marks(
-    expired: Mapping[CommitId, tuple[str, ...]], own_marks: Mapping[CommitId, Mark | None]
+    expired: Mapping[CommitId, tuple[str, ...]], own_marks: Mapping[CommitId, StoredMark | None]
 ) -> Iterator[CommitId]:
     """Yield the commits that a run would mark, with the prefixes of `expired`, or would mark further."""
     for commit, prefixes in expired.items():

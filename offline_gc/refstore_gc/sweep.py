@@ -36,7 +36,7 @@ from refstore.gc_marks.sweep_records import outcome_key
 from refstore.operations import rules_document
 from refstore.operations.rules_in_force import rules_to_expire_by
 from refstore.records.commit_records import StoredCommit
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.retention.active_commits import ExpiryState
 from refstore.retention.path_rules import KeepLevel, RetentionPlan, make_plan
 from refstore_gc import deletion_index_writer, gc_figures, kv_guard, purged_objects
@@ -242,7 +242,7 @@ def begin_sweep(
     return SweepStart(run, plan, latest.digest() != run.record.rules_digest)
 
 
-def is_kept(plan: RetentionPlan, commit: CommitId, mark: Mark) -> bool:
+def is_kept(plan: RetentionPlan, commit: CommitId, mark: StoredMark) -> bool:
     """Return whether a mark takes, as a whole or at one of its prefixes, what the rules keep."""
     number = _number_of(plan, commit)
     if number is None:

@@ -20,10 +20,11 @@ from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
 from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
 from refstore.operations import commit as commit_operation
-from refstore.operations.commit import CommitInfo, CommitOptions
+from refstore.operations.commit import CommitOptions
 from refstore.operations.copy import Copy
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.upload import Link, Upload
+from refstore.public_types import Commit
 from refstore.purge_document.document import Dataset
 from refstore.repository import Repository
 from refstore_purge.outcomes import SUMMARY, ObjectResult
@@ -118,7 +119,7 @@ class HeadPublisher(Publisher):
         for name, head in heads.items():
             commit = landed.get(name)
             # what landed is one commit upon the branch as it was then
-            before = head if commit is None else repo.get_commit(commit).record.parents[0]
+            before = head if commit is None else repo.get_commit(commit).parents[0]
             with suppress(BranchNotFound):
                 if before != head or repo.get_branch(name).head != (commit or head):
                     moved.add(name)
@@ -289,11 +290,11 @@ class BranchPublication:
             note(published[-1])
         return published, refused
 
-    def merge_commit(self, commit: str, branch: str, options: CommitOptions) -> CommitInfo:
+    def merge_commit(self, commit: str, branch: str, options: CommitOptions) -> Commit:
         """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
         context, name = self._repo.context, ids.branch_name(branch)
 
-        def merge() -> CommitInfo:
+        def merge() -> Commit:
             with self._limit_operation():
                 return commit_operation.merge(context, name, commit, options, squash=True)
 

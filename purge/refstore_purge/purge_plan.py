@@ -20,6 +20,7 @@ from refstore.core.ids import Address, is_own
 from refstore.errors import BranchNotFound
 from refstore.operations.referenced_entries import read_new_entries, referenced_entries, referenced_names
 from refstore.operations.version_entries import scan_versions
+from refstore.public_types import stored_entry
 from refstore.purge_document.document import ERASE, Dataset
 from refstore.records.location_records import Content
 from refstore.records.s3_attributes import S3Attributes, join_attributes
@@ -223,7 +224,7 @@ def plan_heads(
                 if entry is not None and (is_data(dataset, path) or is_summary(dataset, path)):
                     name = BranchPath(branch, path)
                     of_kind = planner if is_data(dataset, path) else summaries
-                    purge_object = of_kind.add(dataset, name, entry)
+                    purge_object = of_kind.add(dataset, name, stored_entry(entry))
                     if purge_object is not None:
                         purge_object.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted
@@ -316,7 +317,7 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             of_kind.note_dataset(dataset)
             held.setdefault(entry.address, (of_kind, name))
             return
-        purge_object = of_kind.add(dataset, name, entry)
+        purge_object = of_kind.add(dataset, name, stored_entry(entry))
         if purge_object is not None and (not purge_object.names or (of_summary and name not in purge_object.names)):
             planned.add(entry.address)
             purge_object.names.append(name)

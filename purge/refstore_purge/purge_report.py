@@ -19,6 +19,7 @@ from refstore.core.ids import Address, own_address
 from refstore.errors import Corrupt, NotFound, ObjectNotFound, RefstoreError
 from refstore.monitoring.run_control import active_runs
 from refstore.objects.base import ObjectStore
+from refstore.public_types import stored_commit
 from refstore.repository import Repository
 from refstore_purge.outcomes import SUMMARY, ObjectOutcome
 from refstore_purge.purge_plan import SkippedObject
@@ -373,8 +374,8 @@ def _find_landed_commits(repo: Repository, report: PurgeReport) -> list[Publishe
             for commit in repo.log(branch, first_parent=True):
                 if commit.id == head:
                     break
-                if commit.record.notes.get(PURGE_NOTE) == report.run and commit.id not in known:
-                    paths = sum(1 for _ in repo.diff(commit.record.parents[0], to=commit.id))
+                if stored_commit(commit).notes.get(PURGE_NOTE) == report.run and commit.id not in known:
+                    paths = sum(1 for _ in repo.diff(commit.parents[0], to=commit.id))
                     found.append(PublishedCommit(branch, commit.id, paths))
     return found
 

@@ -16,6 +16,7 @@ from refstore.core.ids import is_own
 from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
 from refstore.objects.stored_file import open_object
 from refstore.operations.referenced_entries import TRASH_REF_PREFIX
+from refstore.public_types import stored_entry
 from refstore.records.staging_records import StoredEntry
 from refstore_purge import purge_tasks
 from refstore_purge.formats import parquet_summary
@@ -159,7 +160,7 @@ def _count_changed(
         entry = (
             shown[path]
             if purge_object.original_content is None
-            else run.repo.resolve(_ref_of(name), _folder(name) + path).entry
+            else stored_entry(run.repo.resolve(_ref_of(name), _folder(name) + path).entry)
         )
         if not is_replaced(entry.address):
             with suppress(ObjectNotFound):
@@ -217,7 +218,7 @@ def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[s
             there = run.repo.stat_many(_ref_of(name), [folder + path for path in page])
         except (Gone, NotFound, InvalidPath):  # an expired commit that the rules hide; a path that no object has
             return {}
-        found |= {path[len(folder) :]: entry for path, entry in there.items() if is_own(entry.address)}
+        found |= {path[len(folder) :]: stored_entry(entry) for path, entry in there.items() if is_own(entry.address)}
     return found
 
 

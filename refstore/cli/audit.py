@@ -21,7 +21,8 @@ from refstore.audit.audit_verification import (
 from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import DryRun, Yes
-from refstore.cli.rows import milliseconds
+from refstore.cli.rows import parse_date
+from refstore.core.clock import to_ms
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -130,7 +131,7 @@ def log(
     Example: refstore audit log --since 2026-11-21 --action "key.*"
              refstore audit log --repository sales --limit 0 --json
     """
-    since_ms = milliseconds(since) or 0
+    since_ms = to_ms(from_date) if (from_date := parse_date(since)) is not None else 0
     unreadable: list[str] = []
 
     def matches(read: NumberedAuditEntry) -> bool:

@@ -19,9 +19,10 @@ from refstore.core.ids import is_own
 from refstore.core.redaction import redact_url
 from refstore.errors import CorruptObject, ObjectNotFound, RefstoreError
 from refstore.operations import read
+from refstore.public_types import stored_entry
 
 if TYPE_CHECKING:
-    from refstore.records.staging_records import StoredEntry
+    from refstore.public_types import Entry
     from refstore.repository import Repository
 
 app = typer.Typer()
@@ -82,7 +83,7 @@ def download(
         raise typer.Exit(max(failures.values()))
 
 
-def _entries_below(repo: Repository, ref: str, prefix: str) -> dict[str, StoredEntry]:
+def _entries_below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
     """Return the entries with the prefix, by path. Raises ObjectNotFound."""
     entries = {item.path: item.entry for item in repo.list(ref, prefix=prefix) if item.entry is not None}
     if not entries:
@@ -90,7 +91,7 @@ def _entries_below(repo: Repository, ref: str, prefix: str) -> dict[str, StoredE
     return entries
 
 
-def _choose_goals(entries: dict[str, StoredEntry], prefix: str, folder: Path) -> dict[str, Path | str]:
+def _choose_goals(entries: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path | str]:
     """Choose a file below `folder` for each path, or return why it can be none: an earlier path has that file, or needs
     a folder there.
 
@@ -122,13 +123,13 @@ def _choose_goals(entries: dict[str, StoredEntry], prefix: str, folder: Path) ->
     return goals
 
 
-def _is_folder_marker(path: str, entry: StoredEntry) -> bool:
+def _is_folder_marker(path: str, entry: Entry) -> bool:
     """Return whether an object says only that there is a folder, as PyArrow and others write it."""
     return path.endswith("/") and not entry.size_bytes
 
 
 def _fetch_all(
-    repo: Repository, ref: str, entries: dict[str, StoredEntry], goals: dict[str, Path | str], *, bar: ProgressBar
+    repo: Repository, ref: str, entries: dict[str, Entry], goals: dict[str, Path | str], *, bar: ProgressBar
 ) -> tuple[list[int], dict[str, int]]:
     """Return the sizes of the downloaded objects; and why each other one is left out, with an exit code. Raises if all
     failed.
@@ -169,10 +170,10 @@ def is_same_file(first: Path, second: Path) -> bool:
         return False
 
 
-def _fetch(repo: Repository, ref: str, path: str, entry: StoredEntry, goal: Path, *, bar: ProgressBar) -> int:
+def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: ProgressBar) -> int:
     """Download one object into one file; return its size. Raises CorruptObject if it differs from the upload."""
     bar.describe(path[-60:])
-    is_checked = read.has_own_checksum(entry)  # by `get`
+    is_checked = read.has_own_checksum(stored_entry(entry))  # by `get`
     digest = hashlib.sha256()
     size = 0
     with local_errors(), replace_file(goal) as file:

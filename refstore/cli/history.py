@@ -12,13 +12,13 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of, tell_some
 from refstore.cli.parameters import AllowEmpty, Branch, Committer, Date, MaybeRef, Message, Meta, Name, Prefix, Ref
-from refstore.cli.rows import change_row, commit_row, format_when, lifetime_words, logged_row, milliseconds, pairs
+from refstore.cli.rows import change_row, commit_row, format_when, lifetime_words, logged_row, pairs, parse_date
 from refstore.core.units import sum_sizes
 from refstore.errors import Gone, MergeConflict
-from refstore.operations.commit import CommitInfo
 from refstore.operations.log_and_diff import BEING_SWEPT, PARTLY_READABLE, LogEntry, changes_of, has_changed_paths
+from refstore.public_types import Commit, PathChange, stored_commit
 from refstore.versioning.commits.path_filter import PathFilter
-from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_diff import EntryChange
 
 app = typer.Typer()
 
@@ -48,14 +48,14 @@ def commit(
             message,
             committer=committer,
             metadata=pairs(meta),
-            date_ms=milliseconds(date),
+            date=parse_date(date),
             allow_empty=allow_empty,
         )
         _emit_commit(ctx, branch, new)
 
 
-def _emit_commit(ctx: typer.Context, branch: str, new: CommitInfo) -> None:
-    emit(ctx, {"branch": branch, **commit_row(new.id, new.record)})
+def _emit_commit(ctx: typer.Context, branch: str, new: Commit) -> None:
+    emit(ctx, {"branch": branch, **commit_row(new)})
 
 
 @app.command("log")
@@ -81,22 +81,22 @@ def log(
         history = repo.history(ref or repo.default_branch, first_parent=first_parent)
         if path:
             only = PathFilter(prefixes=[path]) if path.endswith("/") else PathFilter(paths=[path])
-            history = (line for line in history if has_changed_paths(repo.context, line.record, only))
+            history = (line for line in history if has_changed_paths(repo.context, stored_commit(line.commit), only))
         row = logged_row if invocation_of(ctx).output != "table" else _narrow_row
         emit(ctx, (row(line) for line in islice(history, amount)))
 
 
 def _narrow_row(line: LogEntry) -> dict[str, object]:
     """Return a commit for people, with the first line of its message; `show` and JSON have all of it."""
-    row = commit_row(line.commit, line.record)
-    goes_ms = line.mark.deletes_at_ms if line.mark and not line.mark.swept_ms else None
+    row = commit_row(line.commit)
+    goes = line.mark.deletes_at if line.mark and line.mark.swept is None else None
     return {
-        "commit": line.commit,
+        "commit": line.commit.id,
         "date": row["date"],
         "committer": row["committer"],
         "state": line.lifetime.value,
-        "deletes_at": format_when(goes_ms),
-        "message": line.record.message.strip().partition("\n")[0].rstrip(),
+        "deletes_at": format_when(goes),
+        "message": line.commit.message.strip().partition("\n")[0].rstrip(),
     }
 
 
@@ -111,16 +111,16 @@ def show(ctx: typer.Context, repo_name: Name, ref: MaybeRef = "") -> None:
     with repository_of(ctx, repo_name, only_read=True) as repo:
         line = next(iter(repo.history(ref or repo.default_branch)))
         hidden: Gone | None = None
-        changes: Iterable[PathChange] = ()
+        changes: Iterable[EntryChange] = ()
         try:
-            changes = changes_of(repo.context, line.commit)
+            changes = changes_of(repo.context, line.commit.id)
         except Gone as error:
             hidden = error
         if invocation_of(ctx).output != "table":
             told = [change_row(change) for change in changes] if hidden is None else None
             emit(ctx, {**logged_row(line), "changes": told})
             return
-        emit(ctx, {**commit_row(line.commit, line.record), "state": lifetime_words(line)})
+        emit(ctx, {**commit_row(line.commit), "state": lifetime_words(line)})
         print()
         if hidden is not None:
             typer.echo(f"What it changed is hidden: {hidden}.")
@@ -154,7 +154,7 @@ def diff(
             emit(ctx, (change_row(change) for change in changes))
 
 
-def _emit_statistics(ctx: typer.Context, changes: Iterable[PathChange]) -> None:
+def _emit_statistics(ctx: typer.Context, changes: Iterable[EntryChange | PathChange]) -> None:
     """Print how many paths changed in each folder, and the bytes that came and went."""
     sums: dict[str, dict[str, int]] = {}
     for change in changes:
@@ -202,7 +202,7 @@ def merge(
                 squash=squash,
                 committer=committer,
                 metadata=pairs(meta),
-                date_ms=milliseconds(date),
+                date=parse_date(date),
                 allow_empty=allow_empty,
             )
         _emit_commit(ctx, branch, new)

@@ -65,7 +65,7 @@ def ls(
 def _listed_row(item: ListedPath) -> dict[str, object]:
     if item.entry is None:
         return {"path": item.path, "size_bytes": None, "mtime": None, "address": None}
-    return entry_row(item.path, item.entry)
+    return entry_row(item.entry)
 
 
 @app.command("stat")
@@ -76,8 +76,8 @@ def stat(ctx: typer.Context, repo_name: Name, ref: Ref, path: ObjectPath) -> Non
     Example: refstore stat sales main 2026/11/21.csv
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        resolved = repo.resolve(ref, path)
-        emit(ctx, {**entry_details(path, resolved.entry), "state": "committed" if resolved.token is None else "staged"})
+        named = repo.resolve(ref, path)
+        emit(ctx, {**entry_details(named.entry), "state": "staged" if named.is_staged else "committed"})
 
 
 @app.command("du")

@@ -92,7 +92,7 @@ def _import_answer(imported: ImportResult, branch: str, destination: str, *, who
     answer: dict[str, object] = {
         "branch": branch,
         "destination": destination,
-        "commit": imported.commit,
+        "commit": imported.commit.id if imported.commit is not None else None,
         "objects": imported.objects,
         "size_bytes": imported.size_bytes,
         "existing_paths": imported.existing_paths,
@@ -123,7 +123,7 @@ def stage(
     """
     with repository_of(ctx, repo_name) as repo:
         entry = repo.stage(branch, path, url, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))
-        emit(ctx, entry_details(path, entry))
+        emit(ctx, entry_details(entry))
 
 
 @app.command("issue")
@@ -148,7 +148,7 @@ def issue(ctx: typer.Context, repo_name: Name, branch: Branch, path: ObjectPath)
                 "file": _local_file(url),
                 "put_url": _put_url(repo, issued.address),
                 "token": issued.token,
-                "expires": format_when(issued.expires_ms),
+                "expires": format_when(issued.expires),
             },
         )
 
@@ -199,4 +199,4 @@ def link(
     secret = sys.stdin.read().strip() if token == "-" else token  # noqa: S105  # standard input, not a password
     with repository_of(ctx, repo_name) as repo:
         entry = repo.link(branch, path, secret, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))
-        emit(ctx, entry_details(path, entry))
+        emit(ctx, entry_details(entry))

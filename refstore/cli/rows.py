@@ -8,61 +8,62 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from refstore.core.clock import format_utc
+from refstore.core.clock import format_utc, to_ms
 from refstore.core.ids import is_own
 from refstore.errors import Invalid
 from refstore.objects.foreign_objects import unreadable_reason
+from refstore.public_types import stored_commit, stored_entry
 
 if TYPE_CHECKING:
-    from refstore.core.ids import BranchName, CommitId
+    from refstore.core.ids import BranchName
     from refstore.operations.log_and_diff import LogEntry
+    from refstore.public_types import Commit, Entry, PathChange
     from refstore.records.branch_records import StoredBranch
-    from refstore.records.commit_records import StoredCommit
-    from refstore.records.staging_records import StoredEntry
     from refstore.repository import Repository
-    from refstore.versioning.commits.tree_diff import PathChange
+    from refstore.versioning.commits.tree_diff import EntryChange
 
 
-def format_when(at_ms: int | None) -> str | None:
-    """Format a time as ISO 8601, in UTC, to the second; a time beyond the calendar becomes words."""
+def format_when(at: datetime | int | None) -> str | None:
+    """Format a time as ISO 8601, in UTC, to the second; a record's that is beyond the calendar becomes words."""
+    at_ms = to_ms(at) if isinstance(at, datetime) else at
     try:
         return None if at_ms is None else format_utc(at_ms)
     except (ValueError, OverflowError, OSError):
         return "after the year 9999" if at_ms is not None and at_ms > 0 else "before the year 1"
 
 
-def entry_row(path: str, entry: StoredEntry) -> dict[str, object]:
+def entry_row(entry: Entry) -> dict[str, object]:
     """Return an object as a listing shows it. `unreadable` says why a foreign object cannot be read by its address; an
     object that can be read has no such field.
     """
     row: dict[str, object] = {
-        "path": path,
+        "path": entry.path,
         "size_bytes": entry.size_bytes,
-        "mtime": format_when(entry.mtime_ms),
+        "mtime": format_when(stored_entry(entry).mtime_ms),
         "address": entry.address,
     }
     why = unreadable_reason(entry.address) if entry.address and not is_own(entry.address) else ""
     return {**row, "unreadable": why} if why else row
 
 
-def entry_details(path: str, entry: StoredEntry) -> dict[str, object]:
+def entry_details(entry: Entry) -> dict[str, object]:
     return {
-        **entry_row(path, entry),
+        **entry_row(entry),
         "checksum": entry.checksum,
         "content_type": entry.content_type,
         "metadata": entry.metadata,
     }
 
 
-def commit_row(commit_id: CommitId, commit: StoredCommit) -> dict[str, object]:
+def commit_row(commit: Commit) -> dict[str, object]:
     return {
-        "commit": commit_id,
-        "date": format_when(commit.created_ms),
+        "commit": commit.id,
+        "date": format_when(stored_commit(commit).created_ms),
         "committer": commit.committer,
         "message": commit.message,
         "parents": list(commit.parents),
         "metadata": commit.metadata,
-        "notes": commit.notes,
+        "notes": stored_commit(commit).notes,
     }
 
 
@@ -70,16 +71,16 @@ def logged_row(line: LogEntry) -> dict[str, object]:
     """Return a commit as the log shows it, with the state of its data."""
     mark = line.mark
     return {
-        **commit_row(line.commit, line.record),
+        **commit_row(line.commit),
         "state": line.lifetime.value,
-        "mark": mark.mark_id if mark else None,
-        "marked": format_when(mark.since_ms) if mark else None,
-        "deletes_at": format_when(mark.deletes_at_ms) if mark else None,
-        "tagged": format_when(mark.tagged_ms or None) if mark else None,
-        "swept": format_when(mark.swept_ms or None) if mark else None,
+        "mark": mark.id if mark else None,
+        "marked": format_when(mark.since) if mark else None,
+        "deletes_at": format_when(mark.deletes_at) if mark else None,
+        "tagged": format_when(mark.tagged) if mark else None,
+        "swept": format_when(mark.swept) if mark else None,
         "prefixes": list(mark.prefixes) if mark else [],
         "examining_run": line.examining_run or None,
-        "nothing_to_delete_since": format_when(line.nothing_to_delete.since_ms) if line.nothing_to_delete else None,
+        "nothing_to_delete_since": format_when(line.nothing_to_delete_since),
     }
 
 
@@ -88,19 +89,19 @@ def lifetime_words(line: LogEntry) -> str:
     mark, state = line.mark, line.lifetime.value
     if mark is None:
         return f"{state} by {line.examining_run}" if line.examining_run else state
-    if mark.tagged_ms and mark.swept_ms:
-        bucket = f"deleted by the bucket by {format_when(mark.swept_ms)}"
-        return f"{state}, {bucket}, tagged {format_when(mark.tagged_ms)} by {mark.mark_id}"
-    if mark.tagged_ms:
-        return f"{state} since {format_when(mark.tagged_ms)} for the bucket to delete, by {mark.mark_id}"
-    if mark.swept_ms:
-        return f"{state} {format_when(mark.swept_ms)} by {mark.mark_id}"
-    if mark.sweeping_ms:
-        return f"{state} since {format_when(mark.sweeping_ms)} by {mark.mark_id}"
-    return f"{state} {format_when(mark.since_ms)}, deletes at {format_when(mark.deletes_at_ms)}, by {mark.mark_id}"
+    if mark.tagged and mark.swept:
+        bucket = f"deleted by the bucket by {format_when(mark.swept)}"
+        return f"{state}, {bucket}, tagged {format_when(mark.tagged)} by {mark.id}"
+    if mark.tagged:
+        return f"{state} since {format_when(mark.tagged)} for the bucket to delete, by {mark.id}"
+    if mark.swept:
+        return f"{state} {format_when(mark.swept)} by {mark.id}"
+    if mark.sweeping_since:
+        return f"{state} since {format_when(mark.sweeping_since)} by {mark.id}"
+    return f"{state} {format_when(mark.since)}, deletes at {format_when(mark.deletes_at)}, by {mark.id}"
 
 
-def change_row(change: PathChange) -> dict[str, object]:
+def change_row(change: EntryChange | PathChange) -> dict[str, object]:
     entry = change.right or change.left
     return {"change": change.kind.value, "path": change.path, "size_bytes": entry.size_bytes if entry else None}
 
@@ -122,12 +123,12 @@ def pairs(options: Iterable[str] | None) -> dict[str, str]:
     return mapping
 
 
-def milliseconds(date: str | None) -> int | None:
-    """Parse an ISO 8601 date or time, UTC by default, into milliseconds. Raises Invalid."""
+def parse_date(date: str | None) -> datetime | None:
+    """Parse an ISO 8601 date or time, UTC by default. Raises Invalid."""
     if not date:
         return None
     try:
         at = datetime.fromisoformat(date)
-        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).timestamp() * 1000)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise Invalid(f"{date!r} is not a date; write it as 2026-11-21 or 2026-11-21T07:00:00Z") from None

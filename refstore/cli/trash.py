@@ -44,8 +44,8 @@ def trash(
                     "branch": item.branch,
                     "size_bytes": item.entry.size_bytes if item.entry else None,
                     "cause": item.cause,
-                    "since": format_when(item.since_ms),
-                    "deletes_at": format_when(item.deletes_at_ms),
+                    "since": format_when(item.since),
+                    "deletes_at": format_when(item.deletes_at),
                     "address": item.address,
                 }
                 for item in repo.list_trash(branch=branch, prefix=prefix)
@@ -132,7 +132,7 @@ def _restore_path(
 
 def _restored_row(item: RestoreResult) -> dict[str, object]:
     assert item.entry is not None  # noqa: S101  # what was not restored raised
-    return {**entry_details(item.path, item.entry), "outcome": item.outcome.value}
+    return {**entry_details(item.entry), "outcome": item.outcome.value}
 
 
 def _planned_row(item: RestoreResult) -> dict[str, object]:

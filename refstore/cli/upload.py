@@ -16,11 +16,12 @@ from refstore.cli.files import LocalFileError, SourceFile, source_file, tree
 from refstore.cli.parameters import Branch, Meta, Name
 from refstore.cli.rows import entry_details, pairs
 from refstore.core.batches import split_batches
+from refstore.core.clock import to_datetime
 from refstore.core.ids import object_path
 from refstore.errors import Invalid, InvalidPath
 from refstore.objects.base import CHUNK_BYTES
 from refstore.operations.upload import Upload
-from refstore.records.staging_records import StoredEntry
+from refstore.public_types import Entry, stored_entry
 from refstore.repository import Repository
 
 app = typer.Typer()
@@ -95,13 +96,13 @@ def _upload_one(ctx: typer.Context, repo: Repository, branch: str, source: str, 
     if source != "-":
         file = source_file(Path(source))
         path = target + file.file.name if is_folder else target
-        entry = repo.upload(branch, path, file.chunks(), mtime_ms=file.mtime_ms, **options)
+        entry = repo.upload(branch, path, file.chunks(), modified=to_datetime(file.mtime_ms), **options)
     elif is_folder:
         ctx.fail("standard input has no name; give DST")
     else:
         path = target
         entry = repo.upload(branch, path, iter(lambda: sys.stdin.buffer.read(CHUNK_BYTES), b""), **options)
-    emit(ctx, entry_details(path, entry))
+    emit(ctx, entry_details(entry))
 
 
 def _choose_files(
@@ -149,7 +150,7 @@ def _unlike_the_branch(
         there = repo.stat_many(branch, [path for path, _ in batch])
         for path, file in batch:
             entry = there.get(path)
-            if entry is None or (entry.size_bytes, entry.mtime_ms) != (file.size_bytes, file.mtime_ms):
+            if entry is None or (entry.size_bytes, stored_entry(entry).mtime_ms) != (file.size_bytes, file.mtime_ms):
                 new.append((path, file))
     return new
 
@@ -191,7 +192,7 @@ def _upload_batch(
     left_out: list[str],
     metadata: dict[str, str],
     content_type: str,
-) -> Sequence[StoredEntry]:
+) -> Sequence[Entry]:
     """Upload a batch. A file that cannot be read ends a call, so the others are uploaded by another one: each call
     leaves out a file at least.
     """
@@ -203,7 +204,7 @@ def _upload_batch(
                 body=_read_body(path, file, faults),
                 metadata=metadata,
                 content_type=content_type,
-                mtime_ms=file.mtime_ms,
+                modified=to_datetime(file.mtime_ms),
             )
             for path, file in batch
         ]

@@ -118,7 +118,7 @@ def _of_path(context: Context, ref: str, path: str) -> Row:
         "path": found.path,
         "state": _path_state(found),
         "meaning": found.unreadable,
-        "now": entry_row(found.path, found.now) if found.now is not None else None,
+        "now": entry_row(found.now) if found.now is not None else None,
         "removed_by": [_commit_row(version.since) for version in found.removed],
         "versions": [_version_row(version) for version in found.versions],
         "incomplete": list(found.incomplete),

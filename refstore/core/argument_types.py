@@ -6,6 +6,7 @@ Records are encoded as they are given: a text where a number belongs would be wr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import lru_cache
 from inspect import signature
 from pathlib import PurePath
@@ -33,6 +34,17 @@ def check_whole_number(value: object, name: str) -> None:
 def check_flag(value: object, name: str) -> None:
     if not isinstance(value, bool):
         raise Invalid(f"{name} is {_describe_value(value)}, and must be True or False; give one of these")
+
+
+def check_moment(value: object, name: str) -> None:
+    """Check that a point in time is a datetime with a time zone: one without means another time in each place."""
+    if not isinstance(value, datetime):
+        raise Invalid(
+            f"{name} is {_describe_value(value)}, and must be a datetime with a time zone; give datetime.now(UTC), or "
+            "datetime.fromtimestamp(seconds, UTC)"
+        )
+    if value.utcoffset() is None:
+        raise Invalid(f"{name} is a datetime without a time zone; give {name}.replace(tzinfo=UTC) if it is in UTC")
 
 
 def check_metadata(value: object, name: str) -> None:
@@ -96,7 +108,8 @@ CHECKS: Final[Mapping[str, Callable[[object, str], None]]] = {
     "int": check_whole_number,
     "int | None": _allow_none(check_whole_number),
     "bool": check_flag,
-    "dict[str, str] | None": _allow_none(check_metadata),
+    "datetime": check_moment,
+    "datetime | None": _allow_none(check_moment),
     "Mapping[str, str] | None": _allow_none(check_metadata),
 }
 """By the text of an annotation. What is not here is checked by whom it concerns."""

@@ -35,7 +35,8 @@ from refstore.operations.purge_roles import (
     role_of_identity,
 )
 from refstore.operations.swept_entries import find_sweeping_marks
-from refstore.operations.trash import TrashItem
+from refstore.operations.trash import LostName
+from refstore.public_types import Entry, public_entry
 from refstore.records import keys
 from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.commits import object_names
@@ -85,7 +86,7 @@ class PathReport(NamedTuple):
     ref: str
     path: str
     ref_exists: bool
-    now: StoredEntry | None
+    now: Entry | None
     staged: bool
     """Whether the entry there now is staged."""
     unreadable: str
@@ -166,7 +167,7 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathReport:
         ref,
         name,
         exists,
-        now,
+        public_entry(name, now),
         present.staged,
         present.unreadable,
         present.is_swept,
@@ -264,7 +265,7 @@ def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Add
                 yield record.address
 
 
-def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[TrashItem]:
+def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[LostName]:
     return (item for item in trash.list_trash(ctx, branch=branch, prefix=path) if item.path == path)
 
 

@@ -17,7 +17,7 @@ from refstore.operations import refs
 from refstore.operations.committed_names import adding_commits, landed_commits
 from refstore.operations.log_and_diff import CommitLifetime, lifetime_of
 from refstore.records.commit_records import StoredCommit
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.versioning.commits import graph
 
 COMMITS_MAX: Final = 300
@@ -38,7 +38,7 @@ class NamingCommit(NamedTuple):
     """If it has expired: since when, by which run, and when its data will be or was deleted."""
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> StoredMark | None:
         return self.shown.mark
 
     @property

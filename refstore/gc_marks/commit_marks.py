@@ -23,7 +23,7 @@ from refstore.records import keys
 from refstore.records.branch_records import StoredBranch, StoredTag, decode_branch
 from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional, encode
-from refstore.records.mark_records import Mark, NothingToDelete
+from refstore.records.mark_records import NothingToDelete, StoredMark
 
 PAGE: Final = 1000
 """How many keys share a round trip."""
@@ -36,7 +36,7 @@ class RunCommit(NamedTuple):
 
     commit: CommitId
     raw: bytes | Absent
-    mark: Mark | None
+    mark: StoredMark | None
 
     def is_pending_for(self, mark_id: str) -> bool:
         """Return whether this run marked it, and it can still be unmarked."""
@@ -53,13 +53,13 @@ class CommitMarks:
         self._kv = ctx.kv
         self._repo = ctx.repo
 
-    def read_marks(self, commits: Sequence[CommitId]) -> list[Mark | None]:
+    def read_marks(self, commits: Sequence[CommitId]) -> list[StoredMark | None]:
         return [item.mark for item in self._read_run_commits(commits)]
 
-    def scan(self) -> Iterator[tuple[CommitId, Mark]]:
+    def scan(self) -> Iterator[tuple[CommitId, StoredMark]]:
         """Yield every commit that is marked, being swept, or swept."""
         for name, value in self._kv.scan_all(keys.marks(self._repo)):
-            yield CommitId(name), decode(value, Mark)
+            yield CommitId(name), decode(value, StoredMark)
 
     def scan_run(self, mark_id: str) -> Iterator[list[RunCommit]]:
         """Yield what a run marked and did not find complete, in pages."""
@@ -75,7 +75,7 @@ class CommitMarks:
         """Yield what this run marked and can still be unmarked."""
         return (item.commit for page in self.scan_run(mark_id) for item in page if item.is_pending_for(mark_id))
 
-    def mark_commits(self, wanted: Mapping[CommitId, Mark]) -> int:
+    def mark_commits(self, wanted: Mapping[CommitId, StoredMark]) -> int:
         """Mark commits of one run, unless they are marked as much already; return how many are marked by it."""
         count = 0
         left = list(wanted)
@@ -98,7 +98,9 @@ class CommitMarks:
                 self._kv.set_if_many([op for _, op in asked])
         raise Contention("others kept marking and unmarking the same commits; make the same call again")
 
-    def unmark_run(self, mark_id: str, which: Callable[[CommitId, Mark], bool] = lambda _commit, _mark: True) -> int:
+    def unmark_run(
+        self, mark_id: str, which: Callable[[CommitId, StoredMark], bool] = lambda _commit, _mark: True
+    ) -> int:
         """Make active again what a run marked and `which` chooses, but what is being swept; return how many."""
         count = 0
         for page in self.scan_run(mark_id):
@@ -168,7 +170,7 @@ class CommitMarks:
     def check_pending(self, commit: CommitId) -> RunCommit:
         """Raises Conflict (not marked), Gone (its sweep began)."""
         raw = self._kv.get(keys.mark(self._repo, commit))
-        mark = decode_optional(raw, Mark)
+        mark = decode_optional(raw, StoredMark)
         if mark is None:
             raise Conflict(f"commit {commit} is not marked; nothing is to be undone")
         if mark.sweeping_ms:
@@ -251,7 +253,9 @@ class CommitMarks:
 
     def _read_run_commits(self, commits: Sequence[CommitId]) -> list[RunCommit]:
         raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
-        return [RunCommit(commit, raw, decode_optional(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
+        return [
+            RunCommit(commit, raw, decode_optional(raw, StoredMark)) for commit, raw in zip(commits, raws, strict=True)
+        ]
 
     def _unmark_operation(self, item: RunCommit) -> SetIf:
         earlier = item.mark.earlier_marks if item.mark is not None else b""
@@ -264,7 +268,7 @@ class CommitMarks:
         )
 
 
-def _merge_marks(old: Mark | None, new: Mark) -> Mark | None:
+def _merge_marks(old: StoredMark | None, new: StoredMark) -> StoredMark | None:
     """Return the mark that replaces `old`; None where `old` says as much already.
 
     The expired part of a commit only grows. A part that was swept stays swept, whatever becomes of the rest.

@@ -24,7 +24,7 @@ from refstore.records import keys
 from refstore.records.branch_records import StoredBranch
 from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.records.staging_records import StoredEntry, decode_staged_many
 
 
@@ -142,7 +142,7 @@ def _scan_locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
         yield LiveBatch(LiveSource.LOCATION, kept, identities=[identity for identity, _ in rows])
 
 
-def _expired_prefixes(run: OfflineRun, mark: Mark | None) -> tuple[str, ...]:
+def _expired_prefixes(run: OfflineRun, mark: StoredMark | None) -> tuple[str, ...]:
     """Return the prefixes that the scan disregards of a commit: by the run's own mark, by one that stood before the run
     began, or by one that is being swept.
 
@@ -153,7 +153,7 @@ def _expired_prefixes(run: OfflineRun, mark: Mark | None) -> tuple[str, ...]:
     if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregarded_marks:
         return mark.prefixes or ("",)
     if mark.earlier_marks:
-        return _expired_prefixes(run, decode(mark.earlier_marks, Mark))
+        return _expired_prefixes(run, decode(mark.earlier_marks, StoredMark))
     return ()
 
 

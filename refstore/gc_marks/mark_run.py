@@ -14,7 +14,7 @@ from refstore.errors import Conflict
 from refstore.gc_marks.commit_marks import PAGE, CommitMarks
 from refstore.gc_marks.live_set import LiveBatch, scan_live_set
 from refstore.gc_marks.offline_runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
-from refstore.records.mark_records import GcRun, Mark, NothingToDelete
+from refstore.records.mark_records import GcRun, NothingToDelete, StoredMark
 
 BEAT_SECONDS: Final = 60.0
 CHECK_SECONDS: Final = 1.0
@@ -66,9 +66,9 @@ class MarkRun:
         )
         heads = self._commits.read_heads()
         counts = {"commits_marked": 0, "commits_partly_marked": 0, "heads_left_out": 0}
-        wanted = ((commit, Mark(now, deletes_at, mark_id)) for commit in commits)
+        wanted = ((commit, StoredMark(now, deletes_at, mark_id)) for commit in commits)
         part = (
-            (commit, Mark(now, deletes_at, mark_id, prefixes=tuple(sorted(set(prefixes)))))
+            (commit, StoredMark(now, deletes_at, mark_id, prefixes=tuple(sorted(set(prefixes)))))
             for commit, prefixes in partly
             if prefixes
         )

@@ -9,13 +9,13 @@ from refstore.core.ids import CommitId
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.gc_marks.offline_runs import OPEN_STATES, OfflineRun, OfflineRuns, RunState
 from refstore.records.encoding import decode
-from refstore.records.mark_records import Mark, NothingToDelete
+from refstore.records.mark_records import NothingToDelete, StoredMark
 
 
 class MarkStatus(NamedTuple):
     """What is shown of a commit."""
 
-    mark: Mark | None = None
+    mark: StoredMark | None = None
     nothing_to_delete: NothingToDelete | None = None
     examining_run: str = ""
     """The run that has marked it for its look, and has yet to find whether anything of it goes."""
@@ -40,7 +40,7 @@ class MarkStatuses:
         ]
 
     @staticmethod
-    def _status_of(mark: Mark | None, complete: NothingToDelete | None, state: RunState | None) -> MarkStatus:
+    def _status_of(mark: StoredMark | None, complete: NothingToDelete | None, state: RunState | None) -> MarkStatus:
         if mark is None:
             return MarkStatus(None, complete)
         if state not in (RunState.MARKING, RunState.ABANDONED):
@@ -48,7 +48,7 @@ class MarkStatuses:
         if complete is not None:
             return MarkStatus(None, complete)
         if mark.earlier_marks:
-            return MarkStatus(decode(mark.earlier_marks, Mark))
+            return MarkStatus(decode(mark.earlier_marks, StoredMark))
         is_examined = state is RunState.MARKING and not mark.prefixes
         return MarkStatus(examining_run=mark.mark_id if is_examined else "")
 

@@ -15,7 +15,7 @@ from refstore.errors import Conflict, Gone
 from refstore.gc_marks.commit_marks import CommitMarks, RunCommit
 from refstore.gc_marks.offline_runs import OfflineRun, OfflineRuns, RunState
 from refstore.records.commit_records import StoredCommit
-from refstore.records.mark_records import Mark, NothingToDelete
+from refstore.records.mark_records import NothingToDelete, StoredMark
 
 
 class Sweeps:
@@ -44,7 +44,7 @@ class Sweeps:
         """
         expired: list[CommitId] = []
 
-        def is_untouched(commit: CommitId, mark: Mark) -> bool:
+        def is_untouched(commit: CommitId, mark: StoredMark) -> bool:
             if commit in commits and not mark.prefixes:
                 expired.append(commit)
             return commit in commits

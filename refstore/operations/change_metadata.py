@@ -20,6 +20,7 @@ from refstore.operations.copy import find_committed_sources, make_copy
 from refstore.operations.read import is_same_view, resolve_many
 from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import OVERWRITTEN_CAUSE, REFUSED_CAUSE, releases_of_replaced
+from refstore.public_types import Entry
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Reference
@@ -31,9 +32,7 @@ ATTEMPTS: Final = 16
 """How often the change starts over, because the branch or the path changed."""
 
 
-def change_metadata(
-    ctx: Context, branch: BranchName, path: Path, change: Callable[[StoredEntry], StoredEntry]
-) -> StoredEntry:
+def change_metadata(ctx: Context, branch: BranchName, path: Path, change: Callable[[Entry], Entry]) -> StoredEntry:
     """Change the metadata and the content type of the object at a path, and return its entry.
 
     Each attempt reads the path, and writes under the token that is current then. It follows the branch nowhere: what is
@@ -57,7 +56,7 @@ def change_metadata(
             raise Contention(f"{path!r} is in a commit of {branch!r} that is under way; make the same call again later")
         if current.commit is not None:
             refs.check_mark(ctx, current.commit, [path])
-        entry = make_copy(ctx, current.entry, ctx.clock.now_ms(), change)
+        entry = make_copy(ctx, path, current.entry, ctx.clock.now_ms(), change)
         own = Reference(token, path, entry.reference_id)
         is_referenced = current.token is not None and is_own(entry.address)
         if is_referenced:

@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypedDict
+from datetime import datetime
+from typing import Any, Final, TypedDict, cast
 
 from refstore.context import Context
 from refstore.core import argument_types, user_metadata
+from refstore.core.clock import to_ms
 from refstore.core.ids import BranchName, CommitId, Token
 from refstore.errors import (
     BranchNotFound,
@@ -35,6 +37,7 @@ from refstore.errors import (
 from refstore.operations import refs
 from refstore.operations.content_comparison import ContentComparison
 from refstore.operations.read import read_consistent
+from refstore.public_types import Commit, stored_commit
 from refstore.records import keys
 from refstore.records.branch_records import StoredBranch
 from refstore.records.commit_records import StoredCommit
@@ -54,20 +57,13 @@ EntryChanges = Iterable[tuple[str, StoredEntry | None]]
 """Changes of a tree, sorted by path; None removes."""
 
 
-class CommitInfo(NamedTuple):
-    """A commit: its id, and its record (message, date, parents, metadata)."""
-
-    id: CommitId
-    record: StoredCommit
-
-
 class CommitDetails(TypedDict, total=False):
     """Keyword arguments of every method that makes a commit; each may be left out."""
 
     committer: str
-    metadata: dict[str, str]
-    date_ms: int | None
-    """The commit's date in milliseconds since 1970; None: now."""
+    metadata: Mapping[str, str]
+    date: datetime | None
+    """The commit's date; None: now."""
     date_is_only_shown: bool
     """Whether retention counts the commit as made now, whatever its date; otherwise the date counts."""
     allow_empty: bool
@@ -78,7 +74,7 @@ class CommitDetails(TypedDict, total=False):
 class CommitOptions:
     message: str
     committer: str = ""
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     date_ms: int | None = None
     """When the commit says it was made; None: now."""
     date_is_only_shown: bool = False
@@ -92,9 +88,16 @@ class CommitOptions:
         argument_types.check_text(self.message, "message")
         argument_types.check_text(self.committer, "committer")
         argument_types.check_flag(self.allow_empty, "allow_empty")
-        if self.date_ms is not None:
-            argument_types.check_whole_number(self.date_ms, "date_ms")
         user_metadata.check_user_metadata(self.metadata, "the commit", given=user_metadata.TRANSACTION)
+
+    @classmethod
+    def of_details(cls, message: str, details: CommitDetails) -> CommitOptions:
+        """Return what a caller of the SDK gave. Raises Invalid."""
+        date = details.get("date")
+        if date is not None:
+            argument_types.check_moment(date, "date")
+        others = {name: value for name, value in details.items() if name != "date"}
+        return cls(message=message, date_ms=None if date is None else to_ms(date), **cast("Any", others))
 
     def with_notes(self, notes: Mapping[str, str]) -> CommitOptions:
         """Return the same options with what refstore says of the commit."""
@@ -103,7 +106,7 @@ class CommitOptions:
         return noted
 
 
-def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitInfo:
+def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> Commit:
     """Commit what is staged. Raises NothingToCommit, BranchNotFound, Contention."""
     branches = ctx.branches
     staging = ctx.staging
@@ -132,7 +135,7 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitIn
 
 def merge(
     ctx: Context, branch: BranchName, source: str, options: CommitOptions, *, strategy: str = "", squash: bool = False
-) -> CommitInfo:
+) -> Commit:
     """Merge a ref into a branch, three-way. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone, NotFound.
 
     `strategy`: '' reports conflicts; 'dest-wins' and 'source-wins' decide them (lakeFS's words).
@@ -150,13 +153,13 @@ def merge(
     )
 
 
-def revert(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitInfo:
+def revert(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> Commit:
     """Undo a commit on top of the branch. `parent`, from 1, selects the parent that a merge commit is compared with."""
     undone = refs.resolve(ctx, ref).commit
     return _merge_three_way(ctx, branch, options, _select_parent(ctx, undone, parent), lambda _ours: undone)
 
 
-def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitInfo:
+def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> Commit:
     """Repeat a commit's changes on top of the branch. `parent`, from 1, selects a merge commit's parent."""
     picked = refs.resolve(ctx, ref).commit
     before = _select_parent(ctx, picked, parent)
@@ -165,7 +168,7 @@ def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptio
 
 def commit_removal(
     ctx: Context, branch: BranchName, options: CommitOptions, paths_of: Callable[[CommitId], Iterable[str]]
-) -> CommitInfo:
+) -> Commit:
     """Commit the removal of the paths, in order, that `paths_of` returns for the branch's head.
 
     Raises DirtyBranch where the branch has staged changes, which stay as they are; NothingToCommit, BranchNotFound,
@@ -183,7 +186,7 @@ def commit_replacement(
     spool: SortedRuns,
     prefixes: Sequence[str],
     about_to_land: Callable[[CommitId], None],
-) -> tuple[CommitInfo, WrittenTree]:
+) -> tuple[Commit, WrittenTree]:
     """Commit the spooled entries in place of all that the head has below the prefixes, none of which lies in another.
 
     `about_to_land` is called with the commit's id before the branch is moved to it. Raises DirtyBranch,
@@ -207,7 +210,7 @@ def _merge_three_way(
     *,
     strategy: str = "",
     second_parent: CommitId | None = None,
-) -> CommitInfo:
+) -> Commit:
     """Merge `theirs` into the branch, three-way, against the base that `base_of` returns for the branch's head.
 
     None stands for the empty tree.
@@ -237,7 +240,7 @@ def _commit_tree(
     theirs: CommitId | None = None,
     second_parent: CommitId | None = None,
     about_to_land: Callable[[CommitId], None] = lambda _commit: None,
-) -> CommitInfo:
+) -> Commit:
     """Commit a tree that is made of committed ones, where nothing is staged.
 
     `written_on` writes the tree that follows the branch's head. `theirs`: the commit whose changes it brings in.
@@ -283,13 +286,13 @@ def _advance_branch(ctx: Context, branch: BranchName, base: CommitId, sealed: tu
         raise
 
 
-def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, new_commit: CommitInfo) -> None:
+def _publish_commit(ctx: Context, branch: BranchName, branch_id: str, new_commit: Commit) -> None:
     """Write the commit to the manifest, then publish its marker. Raises ManifestBehind: the commit landed all the same.
 
     Publishing is best effort, because the next operation or the reaper repeats it.
     """
     try:
-        ctx.manifest.add(CommitLanded(new_commit.id, encode(new_commit.record), branch, branch_id))
+        ctx.manifest.add(CommitLanded(new_commit.id, encode(stored_commit(new_commit)), branch, branch_id))
     except ObjectsUnavailable as error:
         happened = (
             f"commit {new_commit.id} is on branch {branch!r}; look at the branch's log, and do not commit again: the "
@@ -311,7 +314,7 @@ def _parse_strategy(name: str) -> MergeStrategy:
 
 def write_commit(
     ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], written: WrittenTree, tokens: tuple[Token, ...]
-) -> CommitInfo:
+) -> Commit:
     """Write the commit record, under an id that nothing names yet. Writing it again writes the same."""
     now_ms = ctx.clock.now_ms()
     record = StoredCommit(
@@ -329,7 +332,7 @@ def write_commit(
     )
     new = graph.commit_id(record)
     ctx.kv.set(keys.commit(ctx.repo, new), encode(record))
-    return CommitInfo(new, record)
+    return Commit(new, record)
 
 
 def _apply_changes(ctx: Context, ours: CommitId, changes: EntryChanges) -> WrittenTree:

@@ -14,7 +14,7 @@ from refstore.errors import CorruptRange, ObjectNotFound
 from refstore.records import keys
 from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode_optional
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.records.staging_records import StoredEntry
 
 
@@ -42,6 +42,6 @@ def _tree_is_swept(ctx: Context, commit_id: CommitId) -> bool:
     """Return whether a sweep deletes, or deleted, the commit's tree (rule 13). The mark is read before the landed mark:
     what never will land alone is marked without it.
     """
-    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit_id)), Mark)
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit_id)), StoredMark)
     has_begun = mark is not None and bool(mark.sweeping_ms) and not mark.prefixes
     return has_begun and not ctx.markers.has_landed(commit_id)

@@ -11,7 +11,7 @@ from refstore.core.ids import Address
 from refstore.records.location_records import Content
 from refstore.versioning.commits import equality
 from refstore.versioning.commits.equality import EntryPair
-from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_diff import EntryChange
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 
 PAGE: Final = 1000
@@ -51,7 +51,7 @@ class ContentComparison:
             }
         return [equality.are_equal(left, right, contents) for left, right in pairs]
 
-    def drop_equal(self, changes: Iterator[PathChange]) -> Iterator[PathChange]:
+    def drop_equal(self, changes: Iterator[EntryChange]) -> Iterator[EntryChange]:
         """Yield the changes that readers notice: the same content, uploaded again, is none."""
         # several at once only where they share a round trip: a caller may want few of the changes
         while some := list(islice(changes, PAGE if self._announced else 1)):

@@ -28,6 +28,7 @@ from refstore.operations import refs
 from refstore.operations.read import ResolvedEntry, resolve_many
 from refstore.operations.refs import ResolvedRef
 from refstore.operations.stage_entries import Overwrite, Placement, TokenMoved, check_distinct, place
+from refstore.public_types import Entry, stored_entry
 from refstore.records.reference_records import Reference
 from refstore.records.s3_attributes import content_of, join_attributes
 from refstore.records.staging_records import StoredEntry
@@ -42,9 +43,9 @@ class Copy(NamedTuple):
 
     source: str
     destination: str
-    change: Callable[[StoredEntry], StoredEntry] | None = None
-    """Returns the source's entry with the metadata, the content type and the S3 attributes of the copy, or raises;
-    None: as they are. The copy keeps the description of the content, which is the same.
+    change: Callable[[Entry], Entry] | None = None
+    """Returns the source's entry with the metadata and the content type of the copy (`Entry.replace`), or raises; None:
+    as they are. The copy keeps the description of the content, which is the same.
     """
 
 
@@ -97,7 +98,7 @@ def _copy_once(
     branch: BranchName,
     pairs: Sequence[tuple[Path, Path]],
     over: dict[Path, Address],
-    changes: Mapping[Path, Callable[[StoredEntry], StoredEntry]],
+    changes: Mapping[Path, Callable[[Entry], Entry]],
     overwrites: list[Overwrite] | None,
 ) -> dict[Path, CopiedEntry]:
     """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
@@ -131,7 +132,7 @@ def _copy_once(
             refs.check_mark(ctx, commit, paths)
     token = ctx.branches.read_open(branch).record.token
     now = ctx.clock.now_ms()
-    copies = {dst: make_copy(ctx, resolved[src].entry, now, changes.get(dst)) for src, dst in pairs}
+    copies = {dst: make_copy(ctx, src, resolved[src].entry, now, changes.get(dst)) for src, dst in pairs}
     staged = [
         (src, dst) for src, dst in pairs if resolved[src].token is not None and is_own(resolved[src].entry.address)
     ]
@@ -202,12 +203,12 @@ def find_committed_sources(
 
 
 def make_copy(
-    ctx: Context, source: StoredEntry, now_ms: int, change: Callable[[StoredEntry], StoredEntry] | None
+    ctx: Context, path: Path, source: StoredEntry, now_ms: int, change: Callable[[Entry], Entry] | None
 ) -> StoredEntry:
     """Return the copy's entry: the source's, with a modification time and a reference of its own. Raises Invalid."""
     described = source
     if change is not None:
-        described = change(source)
+        described = stored_entry(change(Entry(path, source)))
         user_metadata.check_object_metadata(described.metadata)
         ids.content_type(described.content_type)
     return msgspec.structs.replace(

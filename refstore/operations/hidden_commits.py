@@ -14,20 +14,22 @@ from refstore.operations import refs
 from refstore.operations.refs import ResolvedRef
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional
-from refstore.records.mark_records import GcRun, Mark
+from refstore.records.mark_records import GcRun, StoredMark
 
 
-def read_marks(ctx: Context, ref: ResolvedRef) -> list[Mark]:
+def read_marks(ctx: Context, ref: ResolvedRef) -> list[StoredMark]:
     """Return the mark of a ref's commit, and behind it those of its parts that were swept before. A branch has none."""
-    marks: list[Mark] = []
-    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, ref.commit)), Mark) if ref.is_pinned_to_commit else None
+    marks: list[StoredMark] = []
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, ref.commit)), StoredMark) if ref.is_pinned_to_commit else None
     while mark is not None:
         marks.append(mark)
-        mark = decode(mark.earlier_marks, Mark) if mark.earlier_marks else None
+        mark = decode(mark.earlier_marks, StoredMark) if mark.earlier_marks else None
     return marks
 
 
-def check_hidden(ctx: Context, ref: ResolvedRef, marks: Sequence[Mark], paths: Sequence[Path] | None = None) -> None:
+def check_hidden(
+    ctx: Context, ref: ResolvedRef, marks: Sequence[StoredMark], paths: Sequence[Path] | None = None
+) -> None:
     """Raise Gone, with the date of the deletion, where the rules hide the commit. `marks`: those of `read_marks`.
 
     `paths`: the only paths that the caller reads. None: it reads all of the commit.
@@ -38,7 +40,7 @@ def check_hidden(ctx: Context, ref: ResolvedRef, marks: Sequence[Mark], paths: S
             raise refs.marked_error(ref.commit, mark)
 
 
-def _hides(ctx: Context, mark: Mark) -> bool:
+def _hides(ctx: Context, mark: StoredMark) -> bool:
     """Return whether the rules hide what is marked, and the mark is that of a run that has finished marking."""
     # imported here: few reads meet a mark, and every reader would start later
     from refstore.gc_marks.offline_runs import RunState

@@ -31,7 +31,7 @@ from refstore.objects.local import LocalObjects
 from refstore.operations import commit as commit_operation
 from refstore.operations import refs
 from refstore.operations.commit import CommitOptions
-from refstore.records.commit_records import StoredCommit
+from refstore.public_types import Commit
 from refstore.records.repository_records import ImportSource
 from refstore.versioning.commits import import_spool
 from refstore.versioning.commits.path_filter import outermost_prefixes
@@ -52,9 +52,8 @@ SKIPPED_NOTE: Final = "skipped"
 class ImportResult(NamedTuple):
     """The commit that an import made, and its counts."""
 
-    commit: CommitId | None
+    commit: Commit | None
     """None: it was a dry run."""
-    record: StoredCommit | None
     objects: int
     size_bytes: int
     existing_paths: int
@@ -123,18 +122,15 @@ def import_objects(
                 head = refs.resolve(ctx, branch).commit
                 return ImportResult(
                     None,
-                    None,
                     *totals,
                     ctx.trees.count_below(refs.get_commit(ctx, head).metarange, prefixes),
                     0,
                     *left_out,
                 )
             noted = _with_skipped_count(options, skipped.count)
-            (new, record), tree = commit_operation.commit_replacement(
-                ctx, branch, noted, spool, prefixes, about_to_land
-            )
+            new, tree = commit_operation.commit_replacement(ctx, branch, noted, spool, prefixes, about_to_land)
         existing_count = tree.replaced_entries + tree.removed_entries + tree.unchanged_entries
-        return ImportResult(new, record, *totals, existing_count, tree.removed_entries, *left_out)
+        return ImportResult(new, *totals, existing_count, tree.removed_entries, *left_out)
 
 
 def _with_skipped_count(options: CommitOptions, count: int) -> CommitOptions:

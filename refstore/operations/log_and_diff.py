@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import deadline
+from refstore.core.clock import to_datetime
 from refstore.core.ids import BranchName, CommitId, Path
 from refstore.gc_marks import Marks, MarkStatus
 from refstore.operations import refs
 from refstore.operations.content_comparison import ContentComparison
 from refstore.operations.hidden_commits import check_hidden, read_marks
 from refstore.operations.read import read_consistent
+from refstore.public_types import Commit, Mark
 from refstore.records.branch_records import StoredBranch
 from refstore.records.commit_records import StoredCommit
-from refstore.records.mark_records import Mark, NothingToDelete
 from refstore.records.staging_records import StoredEntry, decode_staged, without_reference
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.path_filter import PathFilter
-from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
+from refstore.versioning.commits.tree_diff import EntryChange, PathChangeKind
 
 LOG_PAGE = 100
 """How many commits' marks are read in one round trip."""
@@ -101,16 +103,13 @@ BEING_SWEPT: Final = frozenset(
 class LogEntry(NamedTuple):
     """A commit of the history, and what the offline job is going to do with it, or did."""
 
-    commit: CommitId
-    record: StoredCommit
+    commit: Commit
+    lifetime: CommitLifetime
     mark: Mark | None
-    nothing_to_delete: NothingToDelete | None = None
-    examining_run: str = ""
+    nothing_to_delete_since: datetime | None
+    """Since when runs find that it has expired, and that none of its data is deleted. None: this is not so."""
+    examining_run: str
     """The run that has yet to find whether anything of it goes; '': none."""
-
-    @property
-    def lifetime(self) -> CommitLifetime:
-        return lifetime_of(MarkStatus(self.mark, self.nothing_to_delete, self.examining_run))
 
 
 def lifetime_of(status: MarkStatus) -> CommitLifetime:
@@ -137,7 +136,13 @@ def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[LogEntry]
     marks = Marks(ctx)
     while page := list(islice(entries, LOG_PAGE)):
         for (commit, record), shown in zip(page, marks.statuses.read([commit for commit, _ in page]), strict=True):
-            yield LogEntry(commit, record, *shown)
+            yield LogEntry(
+                Commit(commit, record),
+                lifetime_of(shown),
+                Mark.of_record(shown.mark) if shown.mark is not None else None,
+                to_datetime(shown.nothing_to_delete.since_ms) if shown.nothing_to_delete is not None else None,
+                shown.examining_run,
+            )
 
 
 def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
@@ -145,7 +150,7 @@ def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
     return graph.merge_base(lambda commit: refs.get_commit(ctx, commit), ours, theirs)
 
 
-def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[PathChange]:
+def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[EntryChange]:
     """Yield the changes from the left ref's commit to the right one's, in path order; staged changes do not count.
 
     What was swept counts as well: the trees of swept commits stay. Raises Gone where the rules hide one of the two.
@@ -161,7 +166,7 @@ def resolve_shown(ctx: Context, text: str) -> CommitId:
     return ref.commit
 
 
-def changes_of(ctx: Context, commit: CommitId) -> Iterator[PathChange]:
+def changes_of(ctx: Context, commit: CommitId) -> Iterator[EntryChange]:
     """Yield what a commit changed against its first parent; nothing for a repository's first commit. Raises Gone where
     the rules hide the commit.
     """
@@ -172,13 +177,13 @@ def changes_of(ctx: Context, commit: CommitId) -> Iterator[PathChange]:
 
 def diff_commits(
     ctx: Context, left: CommitId, right: CommitId, *, prefix: str = "", after: str = ""
-) -> Iterator[PathChange]:
+) -> Iterator[EntryChange]:
     """Yield the changes between two commits, hidden or not: nobody may have asked for a merge base or a parent."""
     trees = [refs.get_commit(ctx, commit).metarange for commit in (left, right)]
     return ContentComparison(ctx).drop_equal(ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after))
 
 
-def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: str = "") -> Iterator[PathChange]:
+def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: str = "") -> Iterator[EntryChange]:
     """Yield the staged changes of a branch against its head, in path order, each page under one branch record."""
     while True:
         page, after = read_consistent(ctx, branch, lambda record, start=after: _staged_page(ctx, record, prefix, start))
@@ -187,21 +192,21 @@ def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: st
             return
 
 
-def _staged_page(ctx: Context, record: StoredBranch, prefix: str, after: str) -> tuple[list[PathChange], str]:
+def _staged_page(ctx: Context, record: StoredBranch, prefix: str, after: str) -> tuple[list[EntryChange], str]:
     """Return (the changes, where to continue; '' at the end)."""
     staged = list(islice(ctx.staging.scan_merged(record.live_tokens, prefix=prefix, after=after), PAGE))
     head = ctx.trees.get_many(refs.head_commit(ctx, record.head).metarange, [Path(path) for path, _, _ in staged])
-    changes: list[PathChange] = []
+    changes: list[EntryChange] = []
     for path, value, _token in staged:
         new = decode_staged(value)
         old = head.get(Path(path))
         if isinstance(new, StoredEntry):
             new = without_reference(new)
             if old is None:
-                changes.append(PathChange(Path(path), PathChangeKind.ADDED, None, new))
+                changes.append(EntryChange(Path(path), PathChangeKind.ADDED, None, new))
             else:
-                changes.append(PathChange(Path(path), PathChangeKind.CHANGED, old, new))
+                changes.append(EntryChange(Path(path), PathChangeKind.CHANGED, old, new))
         elif old is not None:
-            changes.append(PathChange(Path(path), PathChangeKind.REMOVED, old, None))
+            changes.append(EntryChange(Path(path), PathChangeKind.REMOVED, old, None))
     noticed = list(ContentComparison(ctx).drop_equal(iter(changes)))
     return noticed, staged[-1][0] if len(staged) == PAGE else ""

@@ -22,12 +22,13 @@ from refstore.objects.verified_read import verify_body
 from refstore.operations import refs
 from refstore.operations.hidden_commits import check_hidden, read_marks
 from refstore.operations.refs import ResolvedRef, head_commit
+from refstore.public_types import Entry, stored_entry
 from refstore.records import keys
 from refstore.records.branch_records import StoredBranch
 from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode_optional
 from refstore.records.location_records import Content
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.records.s3_attributes import attributes_bytes, join_attributes
 from refstore.records.staging_records import StagedRecord, StoredEntry, decode_staged, without_reference
 from refstore.versioning.branches import OpenBranch
@@ -67,10 +68,12 @@ class ListedPath(NamedTuple):
     """One line of a listing: an object, or a common prefix (then `entry` is None)."""
 
     path: str
-    entry: StoredEntry | None
+    entry: Entry | None
 
 
 class ListingPage(NamedTuple):
+    """A part of a listing."""
+
     results: tuple[ListedPath, ...]
     has_more: bool
     searched_to: str = ""
@@ -321,13 +324,13 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
         page = read_consistent(ctx, ref.branch, read, branches.parse_open(ref.branch, value))
     if not announced:
         return page
-    entries = iter(_with_current_content(ctx, [each.entry for each in page.results if each.entry is not None]))
-    return page._replace(
-        results=tuple(each if each.entry is None else each._replace(entry=next(entries)) for each in page.results)
-    )
+    stored = [stored_entry(each.entry) for each in page.results if each.entry is not None]
+    entries = iter(_with_current_content(ctx, stored))
+    results = (each if each.entry is None else _listed(each.path, next(entries)) for each in page.results)
+    return page._replace(results=tuple(results))
 
 
-def _is_swept(marks: Sequence[Mark]) -> bool:
+def _is_swept(marks: Sequence[StoredMark]) -> bool:
     """Return whether a sweep of the commit, or of a part of it, has begun."""
     return any(mark.sweeping_ms for mark in marks)
 
@@ -431,9 +434,13 @@ def _page(
                 size_bytes += user_metadata.metadata_bytes(entry.metadata) + attributes_bytes(entry.s3)
             if common:
                 folded, passed = common, 0
-            results.append(ListedPath(common, None) if common else ListedPath(path, entry))
+            results.append(ListedPath(common, None) if common else _listed(path, entry))
         else:
             return ListingPage(tuple(results), has_more=False)
+
+
+def _listed(path: str, entry: StoredEntry) -> ListedPath:
+    return ListedPath(path, Entry(path, entry))
 
 
 def _common_prefix(path: str, prefix: str, delimiter: str) -> str:

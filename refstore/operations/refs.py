@@ -35,7 +35,7 @@ from refstore.records import keys
 from refstore.records.branch_records import StoredTag
 from refstore.records.commit_records import StoredCommit
 from refstore.records.encoding import decode, decode_optional
-from refstore.records.mark_records import GcFlag, Mark
+from refstore.records.mark_records import GcFlag, StoredMark
 
 PREFIX_DIGITS_MIN: Final = 6
 PREFIX_MATCHES_MAX: Final = 16
@@ -118,7 +118,7 @@ def check_mark(ctx: Context, commit: CommitId, paths: Sequence[Path] | None = No
 
     `paths`: the only paths that the caller uses. None: the whole commit, so that a mark on a part of it counts.
     """
-    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit)), StoredMark)
     if mark is not None and (paths is None or mark.covers(paths)):
         on = decode_optional(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag) if not mark.sweeping_ms else None
         if on is not None and on.mark_id == mark.mark_id:
@@ -129,15 +129,15 @@ def check_mark(ctx: Context, commit: CommitId, paths: Sequence[Path] | None = No
         raise marked_error(commit, mark)
 
 
-def swept_mark(ctx: Context, commit: CommitId, path: Path) -> Mark | None:
+def swept_mark(ctx: Context, commit: CommitId, path: Path) -> StoredMark | None:
     """Return the mark whose sweep deletes, or deleted, what the commit alone named at the path; None if none does."""
-    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
+    mark = decode_optional(ctx.kv.get(keys.mark(ctx.repo, commit)), StoredMark)
     if mark is not None and mark.earlier_marks and not mark.sweeping_ms:
-        mark = decode(mark.earlier_marks, Mark)  # a part was swept before the rest was marked
+        mark = decode(mark.earlier_marks, StoredMark)  # a part was swept before the rest was marked
     return mark if mark is not None and mark.sweeping_ms and mark.covers((path,)) else None
 
 
-def marked_error(commit: CommitId, mark: Mark) -> Gone:
+def marked_error(commit: CommitId, mark: StoredMark) -> Gone:
     by = f"mark {mark.mark_id}"
     if mark.prefixes:
         by += ", paths " + ", ".join(f"{prefix}*" for prefix in mark.prefixes[:PREFIXES_SHOWN])

@@ -29,7 +29,8 @@ from refstore.operations.stage_entries import (
     find_uncommitted,
     place,
 )
-from refstore.operations.trash import TrashItem
+from refstore.operations.trash import LostName
+from refstore.public_types import Entry
 from refstore.records.reference_records import Reference
 from refstore.records.staging_records import StoredEntry
 from refstore.versioning.address_state import AddOutcome
@@ -69,7 +70,7 @@ class RestoreResult(NamedTuple):
     address: Address
     path: Path
     """The path that it has, or was to have; '' where none is known. It may have other names on the branch."""
-    entry: StoredEntry | None
+    entry: Entry | None
     """The entry at the path now, if it was restored or is unchanged; else None. In a dry run, the entry to write."""
     outcome: RestoreOutcome
     error: RefstoreError | None = None
@@ -111,7 +112,7 @@ def restore_many(
         candidates = [path] if path is not None else [name.path for name in lookup.names]
         same = next((name for name in candidates if name in current and current[name].entry.address == address), None)
         if same is not None:
-            results[index] = RestoreResult(address, same, current[same].entry, RestoreOutcome.UNCHANGED)
+            results[index] = RestoreResult(address, same, Entry(same, current[same].entry), RestoreOutcome.UNCHANGED)
             continue
         error = lookup.error
         if error is None and not lookup.entries and not bare[address]:
@@ -132,19 +133,19 @@ def restore_many(
 
     check_distinct([item.path for item in plans.values()])
     for index, item in plans.items():
-        results[index] = RestoreResult(item.address, item.path, item.entry, RestoreOutcome.RESTORED)
+        results[index] = RestoreResult(item.address, item.path, Entry(item.path, item.entry), RestoreOutcome.RESTORED)
     if plans and not dry_run:
         results |= _restore_references(ctx, branch, token, plans)
     return [results[index] for index in range(len(requests))]
 
 
-def select_latest(lost_names: Iterable[TrashItem], *, by_path: bool) -> tuple[list[TrashItem], list[TrashItem]]:
+def select_latest(lost_names: Iterable[LostName], *, by_path: bool) -> tuple[list[LostName], list[LostName]]:
     """Split what one branch lost into the last lost entry of each path, and the older rest.
 
     Without `by_path`, entries that were only overwritten belong to the rest.
     """
-    newest: dict[Path, TrashItem] = {}
-    older: list[TrashItem] = []
+    newest: dict[Path, LostName] = {}
+    older: list[LostName] = []
     for item in lost_names:
         if not by_path and item.cause not in LOSS_CAUSES:
             older.append(item)
@@ -161,7 +162,7 @@ def select_latest(lost_names: Iterable[TrashItem], *, by_path: bool) -> tuple[li
     return list(newest.values()), older
 
 
-def _loss_order(item: TrashItem) -> tuple[str, int, str]:
+def _loss_order(item: LostName) -> tuple[str, int, str]:
     """Return a sort key: the token, because the reaper may come late to it; then the time of the loss."""
     return item.token.rpartition(":")[2], item.since_ms, item.address
 
@@ -203,7 +204,9 @@ def _restore_references(
     placements: list[Placement] = []
     for index, item in plans.items():
         if outcomes[index] is AddOutcome.LISTED:
-            results[index] = RestoreResult(item.address, item.path, entries[index], RestoreOutcome.RESTORED)
+            results[index] = RestoreResult(
+                item.address, item.path, Entry(item.path, entries[index]), RestoreOutcome.RESTORED
+            )
             placements.append(Placement(item.path, entry=entries[index], is_referenced=True))
         else:
             error = Gone(f"{item.address} left its grace window while it was being restored; nothing was changed")

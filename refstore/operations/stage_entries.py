@@ -27,7 +27,7 @@ from refstore.operations.refs import ResolvedRef, marked_error
 from refstore.records import keys
 from refstore.records.branch_records import StoredBranch
 from refstore.records.encoding import decode, encode
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.records.reference_records import Listed, Reference
 from refstore.records.staging_records import StoredEntry, decode_staged
 from refstore.versioning.address_state import AddOutcome
@@ -480,12 +480,12 @@ def _undo_if_marked(
 ) -> None:
     """Undo copies from a commit that was marked meanwhile: its sweep deletes their objects (rule 13). Raises Gone."""
     for (commit, paths), mark in zip(sources.items(), marks, strict=True):
-        if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
+        if isinstance(mark, bytes) and decode(mark, StoredMark).covers(paths):
             # an operation that comes this late may have outlived the wait of the marking run, so its undo has a time of
             # its own
             with deadline.lift(), deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
                 _put_back(ctx, token, placements, replaced)
-            raise marked_error(commit, decode(mark, Mark))
+            raise marked_error(commit, decode(mark, StoredMark))
 
 
 def _put_back(

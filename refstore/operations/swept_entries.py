@@ -17,7 +17,7 @@ from refstore.core.ids import Address, is_own
 from refstore.gc_marks.sweep_records import RunFilesMissing, read_outcomes
 from refstore.operations.reference_lookup import have_content
 from refstore.operations.rules_in_force import get_rules
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.records.staging_records import StoredEntry
 
 FIRST_PAGE: Final = 16
@@ -28,8 +28,8 @@ EXCLUDED_OUTCOME: Final = "excluded"
 
 
 def find_sweeping_marks(
-    ctx: Context, marks: Sequence[Mark], entries: Sequence[tuple[str, StoredEntry]]
-) -> list[Mark | None]:
+    ctx: Context, marks: Sequence[StoredMark], entries: Sequence[tuple[str, StoredEntry]]
+) -> list[StoredMark | None]:
     """Return for each entry the mark whose sweep took its object; None: it can be read.
 
     `marks`: those of the commit, the newest first.
@@ -51,7 +51,7 @@ def find_sweeping_marks(
 
 
 def hide_swept(
-    ctx: Context, marks: Sequence[Mark], entries: Iterable[tuple[str, StoredEntry]]
+    ctx: Context, marks: Sequence[StoredMark], entries: Iterable[tuple[str, StoredEntry]]
 ) -> Iterator[tuple[str, StoredEntry | None]]:
     """Yield the entries in their order; None for each that cannot be read."""
     waiting, amount = iter(entries), FIRST_PAGE
@@ -61,12 +61,12 @@ def hide_swept(
         amount = min(PAGE, amount * 4)
 
 
-def _find_sweeping_mark(marks: Sequence[Mark], path: str) -> Mark | None:
+def _find_sweeping_mark(marks: Sequence[StoredMark], path: str) -> StoredMark | None:
     """Return the newest mark that was swept, or is being swept, and covers the path."""
     return next((mark for mark in marks if mark.sweeping_ms and mark.covers((path,))), None)
 
 
-def _find_tagged(ctx: Context, entries: Iterable[tuple[str, StoredEntry, Mark]]) -> set[Address]:
+def _find_tagged(ctx: Context, entries: Iterable[tuple[str, StoredEntry, StoredMark]]) -> set[Address]:
     """Return the addresses that wait for the bucket, by the outcomes of their sweeps. Not what a legal hold covers by
     now: that is read for as long as the bucket leaves it.
     """

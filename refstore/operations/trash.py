@@ -35,8 +35,8 @@ _RELEASED_PART: Final = "released"
 _DUE_PART: Final = "due"
 
 
-class TrashItem(NamedTuple):
-    """The last name of an address whose blob is still there."""
+class LostName(NamedTuple):
+    """The last name of an address whose blob is still there, as records have it (`TrashItem`)."""
 
     address: Address
     branch: BranchName
@@ -54,7 +54,7 @@ class TrashItem(NamedTuple):
 
 def list_trash(
     ctx: Context, *, branch: BranchName | None = None, prefix: str = "", after: str = ""
-) -> Iterator[TrashItem]:
+) -> Iterator[LostName]:
     """Yield what could be restored now: by token and path, then by shard and time. Raises Invalid.
 
     `after`: the cursor of the last item that the caller has. Only staging areas of retired tokens and the due hints are
@@ -77,7 +77,7 @@ def trash_sizes(ctx: Context) -> Iterator[int]:
 
 def _released_entries(
     ctx: Context, branch: BranchName | None, prefix: str, from_token: str, after: str, *, first_names: bool = False
-) -> Iterator[TrashItem]:
+) -> Iterator[LostName]:
     """Yield the entries under retired tokens that no commit took and no live token names. `first_names`: of the names
     of one object only the first.
     """
@@ -115,7 +115,7 @@ def _last_names_of(
     page: Sequence[tuple[str, bytes]],
     *,
     first_names: bool,
-) -> Iterator[TrashItem]:
+) -> Iterator[LostName]:
     records = decode_staged_many([value for _, value in page])
     entries = [
         (Path(path), record)
@@ -134,7 +134,7 @@ def _last_names_of(
         ):
             cause, since_ms = retired[token].cause, retired[token].at_ms
             cursor = f"{_RELEASED_PART}/{quote(token, safe='')}/{path}"
-            yield TrashItem(entry.address, branch_of(token), path, token, cause, since_ms, None, entry, cursor)
+            yield LostName(entry.address, branch_of(token), path, token, cause, since_ms, None, entry, cursor)
 
 
 class _HintedAddress(NamedTuple):
@@ -168,7 +168,7 @@ def _first_hinted(hints: Sequence[DueHint], first: int) -> Iterator[_HintedAddre
 
 def _trash_of_hints(
     ctx: Context, shard: int, page: Sequence[_HintedAddress], branch: BranchName | None, prefix: str
-) -> Iterator[TrashItem]:
+) -> Iterator[LostName]:
     records = ctx.references.get_many([address for _, address, _ in page])
     delays = ctx.deletion_delays
     emptied = [
@@ -185,7 +185,7 @@ def _trash_of_hints(
         of = branch_of(last.token)
         if hint not in outdated and branch in (None, of):
             cursor = f"{_DUE_PART}/{shard:02x}/{hint.position}"
-            yield TrashItem(
+            yield LostName(
                 hint.address, of, last.path, last.token, record.cause, record.since_ms, at_ms, record.entry, cursor
             )
 

@@ -7,14 +7,16 @@ entry; when its token is processed, the reference is released, and the blob, if 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core import argument_types, deadline, ids, user_metadata
+from refstore.core.clock import to_datetime, to_ms
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.errors import (
     AlreadyExists,
@@ -42,6 +44,7 @@ from refstore.operations.stage_entries import (
     place_each,
 )
 from refstore.operations.upload_bodies import copy_all, put_all
+from refstore.public_types import Entry, expected_entry
 from refstore.records.reference_records import Deleting, Issued, Reference
 from refstore.records.s3_attributes import S3Attributes, add_sources
 from refstore.records.staging_records import StoredEntry
@@ -65,13 +68,13 @@ class Upload(msgspec.Struct, frozen=True):
     path: str
     body: upload_bodies.UploadBody
     """Bytes, a readable binary file, an iterable of bytes, or the path of a file (`pathlib.Path`)."""
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, str] = {}
     content_type: str = ""
-    mtime_ms: int | None = None
+    modified: datetime | None = None
     """When the content was last changed; None: now."""
     if_absent: bool = False
     """Whether it is refused where something is at the path already (AlreadyExists)."""
-    if_entry: StoredEntry | None = None
+    if_entry: Entry | None = None
     """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
     s3: Callable[[], S3Attributes | None] = _no_attributes
     """Of the S3 gateway: asked for when the body was read."""
@@ -84,9 +87,10 @@ class Stage(msgspec.Struct, frozen=True):
     url: str
     size_bytes: int
     checksum: str = ""
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, str] = {}
     content_type: str = ""
-    mtime_ms: int | None = None
+    modified: datetime | None = None
+    """When the content was last changed; None: now."""
 
 
 class IssuedAddress(NamedTuple):
@@ -96,7 +100,8 @@ class IssuedAddress(NamedTuple):
     path: Path
     address: Address
     token: str
-    expires_ms: int
+    expires: datetime
+    """When the token can link no more."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -111,11 +116,11 @@ class Link(msgspec.Struct, frozen=True):
     checksum: str = ""
     md5: str = ""
     """Given only by who hashed what it wrote: it vouches for `checksum`, too (`equality`). The API gives none."""
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, str] = {}
     content_type: str = ""
     if_absent: bool = False
     """Whether it is refused where something is at the path already (AlreadyExists)."""
-    if_entry: StoredEntry | None = None
+    if_entry: Entry | None = None
     """The entry, as it was read, whose place it may take: it is refused if another one is there (PathChanged)."""
     s3: S3Attributes | None = None
     """Given only by who puts other content in the place of an object."""
@@ -190,7 +195,9 @@ def _check_uploads(uploads: Sequence[Upload]) -> None:
 
 def _plan_placements(items: Sequence[Upload | Link]) -> list[PlannedPlacement]:
     """Plan the placements, after every check that needs no store. Raises Invalid."""
-    planned = [PlannedPlacement(ids.object_path(item.path), item.if_absent, item.if_entry) for item in items]
+    planned = [
+        PlannedPlacement(ids.object_path(item.path), item.if_absent, expected_entry(item.if_entry)) for item in items
+    ]
     check_distinct([item.path for item in planned])
     for item in items:
         user_metadata.check_object_metadata(item.metadata)
@@ -271,8 +278,10 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
         ids.object_size(item.size_bytes)
         namespaces.check_object(item.url)
         check_address(item.url)
-        mtime = now if item.mtime_ms is None else item.mtime_ms
-        entry = StoredEntry(Address(item.url), item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
+        mtime = now if item.modified is None else to_ms(item.modified)
+        entry = StoredEntry(
+            Address(item.url), item.size_bytes, item.checksum, mtime, dict(item.metadata), item.content_type
+        )
         placements.append(Placement(ids.object_path(item.path), entry=entry, is_referenced=False))
     token = ctx.branches.read_open(branch).record.token
     place(ctx, branch, token, placements, on_empty=False)
@@ -299,7 +308,7 @@ def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[Is
         token_id = ctx.ids.new_id(now)
         token = ctx.issuer.sign(IssuedAddressClaims(ctx.repo, branch, path, address, token_id, expires))
         records.append((address, Issued(token_id, expires, branch, path)))
-        issued.append(IssuedAddress(branch, path, address, token, expires))
+        issued.append(IssuedAddress(branch, path, address, token, to_datetime(expires)))
     ctx.references.issue(records)
     return issued
 
@@ -376,7 +385,7 @@ def _take_issued(
     # a reference of its own: a repeated link must not mistake the other one's for its own
     references = [Reference(token, claim.path, ctx.ids.new_id(now)) for claim in claims]
     placements = [
-        PlannedPlacement(claim.path, item.if_absent, item.if_entry).with_entry(
+        PlannedPlacement(claim.path, item.if_absent, expected_entry(item.if_entry)).with_entry(
             _make_linked_entry(item, claim.address, info, ref.id)
         )
         for item, claim, info, ref in zip(items, claims, infos, references, strict=True)
@@ -402,7 +411,7 @@ def _take_copies(
     with _withdraw_on_error(ctx, reserved):
         copies = copy_all(ctx, [(claim.address, address) for claim, (address, _) in zip(claims, reserved, strict=True)])
         placements = [
-            PlannedPlacement(claim.path, item.if_absent, item.if_entry).with_entry(
+            PlannedPlacement(claim.path, item.if_absent, expected_entry(item.if_entry)).with_entry(
                 _make_linked_entry(item, address, _stat_written(item, claim, info), "", sources=[claim.address]),
                 issued_address=claim.address,
             )
@@ -441,7 +450,7 @@ def _make_linked_entry(
         info.size_bytes,
         item.checksum,
         info.mtime_ms,
-        item.metadata,
+        dict(item.metadata),
         item.content_type,
         reference_id,
         item.md5,
@@ -462,7 +471,7 @@ def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Ad
 
 
 def _make_entry(address: Address, stored: StoredObject, item: Upload, now_ms: int) -> StoredEntry:
-    mtime = now_ms if item.mtime_ms is None else item.mtime_ms
+    mtime = now_ms if item.modified is None else to_ms(item.modified)
     return StoredEntry(
         address,
         stored.size_bytes,

@@ -16,7 +16,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/staging/committed          <commit id>             CommittedTokens
     <repo>/commits                    <commit id>             Commit
     <repo>/landed                     <commit id>             (empty)            (a branch's head was moved to it)
-    <repo>/marks                      <commit id>             Mark
+    <repo>/marks                      <commit id>             StoredMark
     <repo>/retention                  rules                   RetentionRecord
     <repo>/purge                      document                PurgeRecord
                                       locations               LocationsFlag      (there are records of the next kind)

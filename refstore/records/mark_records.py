@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from refstore.records.encoding import Record
 
 
-class Mark(Record, frozen=True, tag=31):
+class StoredMark(Record, frozen=True, tag=31):
     """`<repo>/marks/<commit_id>`: the commit is expired and will be swept (rules 13 and 14)."""
 
     since_ms: int

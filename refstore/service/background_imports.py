@@ -255,7 +255,10 @@ class _ImportAttempt:
                 about_to_land=self._record_commit,
             )
             self._report(
-                state=COMPLETED, commit=done.commit or "", objects=done.objects, skipped_objects=done.skipped_objects
+                state=COMPLETED,
+                commit=done.commit.id if done.commit is not None else "",
+                objects=done.objects,
+                skipped_objects=done.skipped_objects,
             )
         except _DecidedElsewhere:
             return

@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 from refstore.core.arrow_arrays import make_array
+from refstore.core.clock import to_datetime
 from refstore.core.ids import CommitId
 from refstore.core.units import DAY_MS
 from refstore.operations.upload import Upload
@@ -114,8 +115,8 @@ def add_sample_data(repo: Repository, *, committer: str = "") -> CommitId:
     now_ms = repo.context.clock.now_ms()
     for number, days in enumerate(HISTORY_DAYS, start=1):
         repo.upload(repo.default_branch, VISITS, visits_parquet(number), content_type=_PARQUET)
-        date_ms = now_ms - days * DAY_MS
-        repo.commit(repo.default_branch, f"Add visits of month {number}", committer=committer, date_ms=date_ms)
+        date = to_datetime(now_ms - days * DAY_MS)
+        repo.commit(repo.default_branch, f"Add visits of month {number}", committer=committer, date=date)
     for _ in repo.upload_many(repo.default_branch, sample_uploads(repo.name, repo.default_branch)):
         pass
     return repo.commit(repo.default_branch, MESSAGE, committer=committer).id

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from refstore.core.ids import Address
 from refstore.errors import AlreadyExists, Contention, Invalid, InvalidName, NotFound, PathChanged
 from refstore.operations import refs
+from refstore.public_types import Entry, stored_entry
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore_http.http_errors import PreconditionFailed
@@ -116,7 +117,8 @@ async def read_write_condition(request: S3Request, target: Target) -> WriteCondi
 def find_entry(repo: Repository, target: Target) -> StoredEntry | None:
     """Return what is at a key that can be written. Raises S3Error."""
     check_writable(repo, target)
-    return repo.stat_many(target.ref, [target.path]).get(target.path)
+    entry = repo.stat_many(target.ref, [target.path]).get(target.path)
+    return None if entry is None else stored_entry(entry)
 
 
 def delete_if_match(repo: Repository, target: Target, condition: str) -> None:
@@ -127,7 +129,7 @@ def delete_if_match(repo: Repository, target: Target, condition: str) -> None:
     if not matches_etag(condition, entry):
         raise make_refusal("If-Match")
     with explain_refusals(is_conditional=True):
-        repo.delete_if_entry(target.ref, target.path, entry)
+        repo.delete_if_entry(target.ref, target.path, Entry(target.path, entry))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from refstore.core.clock import format_utc
 from refstore.errors import InvalidName, InvalidPath, NotFound, RepositoryNotFound
+from refstore.public_types import stored_entry
 from refstore.records.keys import LAST_CODE_POINT
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
@@ -372,5 +373,5 @@ def _read_ref(repo: Repository, ref: str, begin: str, query: KeyQuery) -> KeyPag
         raise
     except (NotFound, InvalidName, InvalidPath):  # no such ref, or no path has the prefix
         return KeyPage([], "")
-    rows = [KeyRow(begin + path, entry) for path, entry in page.results]
+    rows = [KeyRow(begin + path, None if entry is None else stored_entry(entry)) for path, entry in page.results]
     return KeyPage(rows, begin + page.next_after if page.has_more else "")

@@ -19,6 +19,7 @@ from refstore.core import ids
 from refstore.errors import Contention
 from refstore.operations.copy import ATTEMPTS, Copy
 from refstore.operations.upload import Upload
+from refstore.public_types import Entry, public_entry, stored_entry
 from refstore.records.s3_attributes import ContentDescription, S3Attributes, add_sources, content_of, join_attributes
 from refstore.records.staging_records import StoredEntry, sources_of_copy
 from refstore.repository import Repository
@@ -150,14 +151,18 @@ async def _copy_entry(request: S3Request, source: Target, target: Target, attrib
 
     def copy(repo: Repository) -> StoredEntry:
         check_writable(repo, target)
-        change = _expect_source(request, repo, source, attributes) if has_conditions else attributes.describe
+        describe = _expect_source(request, repo, source, attributes) if has_conditions else attributes.describe
+
+        def change(entry: Entry) -> Entry:
+            return Entry(entry.path, describe(stored_entry(entry)))
+
         if is_same_object(source, target):
             entry = repo.change_metadata(target.ref, target.path, change)
         else:
             (entry,) = repo.copy_many(source.ref, [Copy(source.path, target.path, change)], to_branch=target.ref)
-        if not repo.context.locations.are_announced():
-            return entry
-        return repo.stat_many(target.ref, [target.path]).get(target.path, entry)
+        if repo.context.locations.are_announced():
+            entry = repo.stat_many(target.ref, [target.path]).get(target.path, entry)
+        return stored_entry(entry)
 
     for _ in range(ATTEMPTS):
         try:
@@ -174,7 +179,7 @@ def _expect_source(
     Raises S3Error.
     """
     expected = repo.resolve(source.ref, source.path).entry.address
-    check_conditions(request.headers, repo.stat(source.ref, source.path), prefix=COPY_SOURCE)
+    check_conditions(request.headers, stored_entry(repo.stat(source.ref, source.path)), prefix=COPY_SOURCE)
 
     def describe(entry: StoredEntry) -> StoredEntry:
         if entry.address != expected:
@@ -218,7 +223,7 @@ async def _copy_bytes(
                 s3=partial(_describe_bytes, described, sources_of_copy(entry), algorithm, running),
                 content_type=described.content_type,
                 if_absent=condition.if_absent,
-                if_entry=entry if replaces_source else condition.if_entry,
+                if_entry=public_entry(target.path, entry if replaces_source else condition.if_entry),
             )
             try:
                 with explain_refusals(is_conditional=condition.if_entry is not None):

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 import msgspec
 from starlette.responses import Response
 
-from refstore.records.staging_records import StoredEntry
+from refstore.public_types import Entry, stored_entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_s3.conditions import check_writable
@@ -63,10 +63,11 @@ async def _find_writable(request: S3Request) -> Target:
 
 
 async def _set_tags(request: S3Request, target: Target, tags: dict[str, str]) -> None:
-    def change(entry: StoredEntry) -> StoredEntry:
-        given = GivenAttributes.of_entry(entry)._replace(tags=tags)
+    def change(entry: Entry) -> Entry:
+        stored = stored_entry(entry)
+        given = GivenAttributes.of_entry(stored)._replace(tags=tags)
         given.check_size()
-        return msgspec.structs.replace(entry, s3=given.s3)
+        return Entry(entry.path, msgspec.structs.replace(stored, s3=given.s3))
 
     def write(repo: Repository) -> None:
         check_writable(repo, target)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from refstore.core import ids
 from refstore.errors import InvalidName, NotFound, RefstoreError
 from refstore.operations.upload import Upload
+from refstore.public_types import public_entry
 from refstore.records.s3_attributes import join_attributes
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
@@ -57,7 +58,7 @@ async def put_object(request: S3Request) -> Response:
         metadata=given.metadata,
         content_type=content_type,
         if_absent=condition.if_absent,
-        if_entry=condition.if_entry,
+        if_entry=public_entry(path, condition.if_entry),
         s3=lambda: join_attributes(given.s3, checked.description),
     )
     upload = request.service.upload if isinstance(body, list) else request.service.upload_long

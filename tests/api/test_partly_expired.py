@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from tests.api.service import Application
 from tests.kit import collecting
 
@@ -20,7 +20,7 @@ def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Applicatio
     for swept_ms, state in ((0, "partly marked"), (3_000, "partly swept")):
         ctx.kv.set(
             keys.mark(ctx.repo, old),
-            encode(Mark(1_000, 2_000, "m", sweeping_ms=swept_ms, swept_ms=swept_ms, prefixes=("logs/",))),
+            encode(StoredMark(1_000, 2_000, "m", sweeping_ms=swept_ms, swept_ms=swept_ms, prefixes=("logs/",))),
         )
         shown = asgi("GET", f"/repositories/part/commits/{old}").json()
         assert asgi("GET", f"/repositories/part/refs/{old}/objects", params={"path": "data/1"}).content == b"data"
@@ -29,11 +29,11 @@ def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Applicatio
         assert shown["expired_prefixes"] == ["logs/"]
         (listed,) = asgi("GET", "/repositories/part/gc/marks/commits").json()["results"]
         assert listed["expired_prefixes"] == ["logs/"]
-    ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m")))
+    ctx.kv.set(keys.mark(ctx.repo, old), encode(StoredMark(1_000, 2_000, "m")))
     shown = asgi("GET", f"/repositories/part/commits/{old}").json()
     assert shown["state"] == "marked"
     assert "expired_prefixes" not in shown
-    ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000)))
+    ctx.kv.set(keys.mark(ctx.repo, old), encode(StoredMark(1_000, 2_000, "m", sweeping_ms=3_000)))
     assert asgi("GET", f"/repositories/part/commits/{old}").json()["state"] == "sweeping"
 
 
@@ -57,10 +57,10 @@ def test_a_tagged_commit_is_called_so_and_what_is_tagged_is_out_of_sight(asgi: A
 
     ctx.kv.set(
         keys.mark(ctx.repo, old),
-        encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000, prefixes=("logs/",))),
+        encode(StoredMark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000, prefixes=("logs/",))),
     )
     assert (statuses("logs/1"), statuses("data/1")) == ([410] * 3, [200] * 3)
-    ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000)))
+    ctx.kv.set(keys.mark(ctx.repo, old), encode(StoredMark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000)))
     assert (statuses("logs/1"), statuses("data/1")) == ([410] * 3, [200] * 3)
     (listed,) = asgi("GET", f"/repositories/tagged/refs/{old}/objects/ls").json()["results"]
     assert listed["path"] == "data/1", "main keeps it"

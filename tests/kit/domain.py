@@ -30,7 +30,7 @@ from refstore.records.encoding import encode
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.versioning.commits.path_filter import PathFilter
-from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_diff import EntryChange
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.trees import SCAN_LIMIT, Trees
 from tests.kit.audit import NoAudit
@@ -124,7 +124,7 @@ class RememberedTrees(Trees):
 
     def diff(
         self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
-    ) -> Iterator[PathChange]:
+    ) -> Iterator[EntryChange]:
         if only is not None:
             return Trees.diff(self, left, right, prefix=prefix, after=after, only=only)
         key = ("diff", left, right, prefix, after)

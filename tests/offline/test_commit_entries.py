@@ -18,7 +18,7 @@ from refstore.operations.version_entries import scan_versions
 from refstore.purge_document.document import Dataset
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.versioning.commits import object_names
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 LANDED, NEVER = True, False
-SWEEPING = Mark(1, 1, "m", sweeping_ms=2)
+SWEEPING = StoredMark(1, 1, "m", sweeping_ms=2)
 DATASET = Dataset("all", "", "guest", "rewrite", "csv")
 AT_ONCE = GcOptions(grace_days=0, min_age_seconds=0)
 WALKS: dict[str, Callable[[Repository], Iterator[tuple[str, str]]]] = {
@@ -91,7 +91,7 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
     ("walk", "mark"),
     [*((walk, None) for walk in WALKS), ("scan_names", SWEEPING), ("scan_targets", SWEEPING)],
 )
-def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository, walk: str, mark: Mark | None) -> None:
+def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository, walk: str, mark: StoredMark | None) -> None:
     old = world.commit(a=b"guest\none\n")
     world.commit(a=None, b=b"guest\ntwo\n")
     if mark is not None:
@@ -108,14 +108,14 @@ def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository
     [
         (LANDED, SWEEPING, "missing"),
         (NEVER, None, "missing"),
-        (NEVER, Mark(1, 1, "m"), "missing"),
-        (NEVER, Mark(1, 1, "m", sweeping_ms=2, prefixes=("tmp/",)), "missing"),
+        (NEVER, StoredMark(1, 1, "m"), "missing"),
+        (NEVER, StoredMark(1, 1, "m", sweeping_ms=2, prefixes=("tmp/",)), "missing"),
         (NEVER, SWEEPING, "changed"),
     ],
     ids=["landed", "unmarked", "not yet sweeping", "sweeping in part", "changed"],
 )
 def test_what_no_sweep_took_is_lost(
-    world: World, reader: Repository, landed: bool, mark: Mark | None, damage: str
+    world: World, reader: Repository, landed: bool, mark: StoredMark | None, damage: str
 ) -> None:
     commit, of_range = shared(world, landed=landed, mark=mark)
     world.ctx.objects.delete_many([of_range])
@@ -134,7 +134,7 @@ def test_a_lost_range_is_found_by_the_next_commit_that_has_it(world: World, read
         list(read(reader.context, world.repo.get_branch("main").head, seen))
 
 
-def shared(world: World, *, landed: bool, mark: Mark | None) -> tuple[CommitId, str]:
+def shared(world: World, *, landed: bool, mark: StoredMark | None) -> tuple[CommitId, str]:
     """Make a commit with the same tree as main's head. Return it, and the key of the range that both have."""
     commit = world.commit(a=b"one")
     head = world.commit()

@@ -17,7 +17,7 @@ from refstore.core.safety import Safety
 from refstore.errors import Conflict
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore_purge import (
     head_publisher,
     purge_cleanup,
@@ -418,12 +418,12 @@ class TestWhatIsBeingDeleted:
         swept = world.repo.get_branch("main").head
         commit(world, VISIT, body=b"guest,at\nann,1\n")
         now, key = world.clock.now_ms(), keys.mark(world.ctx.repo, swept)
-        world.ctx.kv.set(key, encode(Mark(now, now, "a-mark", sweeping_ms=now)))
+        world.ctx.kv.set(key, encode(StoredMark(now, now, "a-mark", sweeping_ms=now)))
         made = purge()
         (place,) = made.places
         assert (place.kind, place.has_rows, place.addresses) == ("condemned by a sweep", True, [identity])
         world.ctx.objects.delete_many([identity])
-        world.ctx.kv.set(key, encode(Mark(now, now, "a-mark", sweeping_ms=now, swept_ms=now)))
+        world.ctx.kv.set(key, encode(StoredMark(now, now, "a-mark", sweeping_ms=now, swept_ms=now)))
         assert now_of(world, made) == []
 
     def test_what_only_a_swept_commit_names_below_a_data_set_goes_with_the_name_that_keeps_it(
@@ -435,7 +435,7 @@ class TestWhatIsBeingDeleted:
         world.repo.move("main", EVENT, to_path="elsewhere/x")
         world.repo.commit("main", "moved out of the data set")
         now = world.clock.now_ms()
-        mark = Mark(now, now, "a-mark", sweeping_ms=now, swept_ms=now)
+        mark = StoredMark(now, now, "a-mark", sweeping_ms=now, swept_ms=now)
         world.ctx.kv.set(keys.mark(world.ctx.repo, swept), encode(mark))
         assert purge().is_final
         assert world.repo.read(swept, EVENT) == BODY

@@ -23,7 +23,7 @@ from refstore.errors import Gone, Invalid
 from refstore.objects.local import LocalObjects
 from refstore.records import keys
 from refstore.records.encoding import encode
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.records.repository_records import ImportSource
 from refstore_gc import gc_run as nightly
 from refstore_gc.engines import worker_processes
@@ -406,11 +406,11 @@ def test_a_commit_is_looked_at_until_its_sweep_has_ended(lake: Lake) -> None:
     content = world.address("main", "visits/a")
     world.repo.delete("main", "visits/a")
     world.repo.commit("main", "without")
-    world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(Mark(1, 1, "m", sweeping_ms=2)))
+    world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(StoredMark(1, 1, "m", sweeping_ms=2)))
     assert [each.ref for each in verify.verify(world.repo, ids)] == [first]
     world.ctx.objects.delete_many([content])  # as the sweep does
     assert list(verify.verify(world.repo, ids)) == []
-    world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(Mark(1, 1, "m", sweeping_ms=2, swept_ms=3)))
+    world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(StoredMark(1, 1, "m", sweeping_ms=2, swept_ms=3)))
     assert list(verify.verify(world.repo, ids)) == []
 
 

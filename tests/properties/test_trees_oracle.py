@@ -20,7 +20,7 @@ from refstore.versioning.commits import object_names, ranges
 from refstore.versioning.commits.equality import are_equal
 from refstore.versioning.commits.object_names import hash_of
 from refstore.versioning.commits.ranges import CutRule
-from refstore.versioning.commits.tree_diff import PathChange, PathChangeKind
+from refstore.versioning.commits.tree_diff import EntryChange, PathChangeKind
 from refstore.versioning.commits.tree_merge import CONFLICTS_MAX, MergeStrategy, merge_changes
 from refstore.versioning.commits.tree_rewrite import WrittenTree
 from refstore.versioning.commits.trees import Trees
@@ -218,8 +218,8 @@ def test_addresses(tree: Tree) -> None:
     assert [each for batch in batches for each in batch] == [entry.address for _, entry in sorted(tree.items())]
 
 
-def expected_diff(left: Tree, right: Tree) -> list[PathChange]:
-    changes: list[PathChange] = []
+def expected_diff(left: Tree, right: Tree) -> list[EntryChange]:
+    changes: list[EntryChange] = []
     for path in sorted(left.keys() | right.keys()):
         old, new = left.get(path), right.get(path)
         if old != new:
@@ -230,7 +230,7 @@ def expected_diff(left: Tree, right: Tree) -> list[PathChange]:
                 if new is None
                 else PathChangeKind.CHANGED
             )
-            changes.append(PathChange(path, kind, old, new))
+            changes.append(EntryChange(path, kind, old, new))
     return changes
 
 

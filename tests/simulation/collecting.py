@@ -15,7 +15,7 @@ from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.gc_marks.offline_runs import OfflineRuns
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from tests.kit import collecting
 from tests.kit.domain import Tools
 from tests.kit.replay import Stage, Stores, Then
@@ -112,7 +112,7 @@ def _go_on(tools: Tools, mark_id: str) -> Then:
 
 
 def _mark_late(tools: Tools, mark_id: str, commit: CommitId) -> None:
-    CommitMarks(tools.ctx).mark_commits({commit: Mark(tools.ctx.clock.now_ms(), tools.ctx.clock.now_ms(), mark_id)})
+    CommitMarks(tools.ctx).mark_commits({commit: StoredMark(tools.ctx.clock.now_ms(), tools.ctx.clock.now_ms(), mark_id)})
 
 
 def _mark_given_up(tools: Tools) -> Then:

@@ -347,7 +347,7 @@ def marks() -> Iterator[Mutant]:
             ),
             Edit(
                 f"{PLACING}:_undo_if_marked",
-                "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):",
+                "if isinstance(mark, bytes) and decode(mark, StoredMark).covers(paths):",
                 "if False:",
             ),
         ),
@@ -364,7 +364,7 @@ def marks() -> Iterator[Mutant]:
             ),
             Edit(
                 f"{PLACING}:_undo_if_marked",
-                "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):",
+                "if isinstance(mark, bytes) and decode(mark, StoredMark).covers(paths):",
                 "if False:",
             ),
         ),
@@ -392,7 +392,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.records.mark_records:Mark.covers",
+                "refstore.records.mark_records:StoredMark.covers",
                 "any(path.startswith(self.prefixes) for path in paths)",
                 "False",
             ),

@@ -36,7 +36,7 @@ from refstore.operations.upload import Link
 from refstore.records import keys
 from refstore.records.branch_records import StoredBranch, decode_branch
 from refstore.records.encoding import encode
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.repository import Repository
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
@@ -59,7 +59,7 @@ def world(kv: Interrupted, clock: Clock, *, grace: float = 3600, retrying: bool 
 
 def mark(repo: Repository, commit: str) -> None:
     ctx = repo.context
-    ctx.kv.set(keys.mark(ctx.repo, commit), encode(Mark(1, 2, "m")))
+    ctx.kv.set(keys.mark(ctx.repo, commit), encode(StoredMark(1, 2, "m")))
 
 
 # ---- creation of a tag

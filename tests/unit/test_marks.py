@@ -18,7 +18,7 @@ from refstore.operations.copy import Copy
 from refstore.operations.log_and_diff import CommitLifetime
 from refstore.records import keys
 from refstore.records.encoding import decode, encode
-from refstore.records.mark_records import GcFlag, Mark
+from refstore.records.mark_records import GcFlag, StoredMark
 from refstore.repository import Repository
 from refstore.versioning.manifest import CommitLanded, waiting_key
 from tests.kit import collecting
@@ -566,10 +566,10 @@ def _taken_over(marks: Marks, mark_id: str) -> OfflineRun:
 
 
 def test_a_mark_covers_paths_by_their_prefixes() -> None:
-    assert Mark(0, 0).covers(["any"])
-    assert Mark(0, 0, prefixes=("a/", "b")).covers(["c", "b1"])
-    assert not Mark(0, 0, prefixes=("a/", "b")).covers(["a", "c"])
-    assert decode(encode(Mark(1, 2, "m")), Mark) == Mark(1, 2, "m")
+    assert StoredMark(0, 0).covers(["any"])
+    assert StoredMark(0, 0, prefixes=("a/", "b")).covers(["c", "b1"])
+    assert not StoredMark(0, 0, prefixes=("a/", "b")).covers(["a", "c"])
+    assert decode(encode(StoredMark(1, 2, "m")), StoredMark) == StoredMark(1, 2, "m")
 
 
 class TestTagged:

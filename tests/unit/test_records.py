@@ -43,7 +43,7 @@ from refstore.records.lake_records import (
     WaitingAct,
 )
 from refstore.records.location_records import Backup, Content, Intent, Location, LocationsFlag, PurgeRecord
-from refstore.records.mark_records import GcFlag, GcRun, Mark, NothingToDelete
+from refstore.records.mark_records import GcFlag, GcRun, StoredMark, NothingToDelete
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reaper_records import (
     BreakerState,
@@ -144,8 +144,8 @@ RECORDS: dict[str, Record] = {
         1_700_000_000_001,
         {"purge": "run-1"},
     ),
-    "mark": Mark(1_700_000_000_000, 1_700_000_000_001),
-    "mark, full": Mark(
+    "mark": StoredMark(1_700_000_000_000, 1_700_000_000_001),
+    "mark, full": StoredMark(
         *(1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90"),
         1_700_000_000_004,
     ),

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from refstore.core.clock import to_datetime
 from refstore.errors import Invalid
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
@@ -128,11 +129,11 @@ async def commit(
             body.message,
             committer=call.principal.key_id,
             metadata=body.metadata or {},
-            date_ms=body.date * 1000 if body.date is not None else None,
+            date=to_datetime(body.date * 1000) if body.date is not None else None,
             date_is_only_shown=call.principal.role < Role.OPERATOR,
             allow_empty=body.allow_empty,
         )
-        return new_commit_model(new.id, new.record)
+        return new_commit_model(new)
 
     return await call.answer(make, 201)
 
@@ -166,17 +167,18 @@ async def cherry_pick(call: Writer, branch: str, body: Annotated[CherryPickCreat
     committer = call.principal.key_id
 
     def make(repo: Repository) -> CommitModel:
-        origin, picked = repo.get_commit(body.ref)
-        metadata = (
-            picked.metadata
-            | {"cherry-pick-origin": origin, "cherry-pick-committer": picked.committer}
-            | (overrides.metadata or {})
-        )
+        picked = repo.get_commit(body.ref)
+        metadata = {
+            **picked.metadata,
+            "cherry-pick-origin": picked.id,
+            "cherry-pick-committer": picked.committer,
+            **(overrides.metadata or {}),
+        }
         parent, message = body.parent_number or 0, overrides.message or picked.message
         # by its id, because a branch may have moved since it was read
         new = repo.cherry_pick(
-            origin, onto=branch, parent=parent, message=message, committer=committer, metadata=metadata
+            picked.id, onto=branch, parent=parent, message=message, committer=committer, metadata=metadata
         )
-        return new_commit_model(new.id, new.record)
+        return new_commit_model(new)
 
     return await call.answer(make, 201)

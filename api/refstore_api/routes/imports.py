@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from refstore.core import ids
 from refstore.operations.commit import CommitOptions
+from refstore.public_types import Commit
 from refstore.records.repository_records import ImportSource
 from refstore.repository import Repository
 from refstore.service import background_imports
@@ -65,7 +66,7 @@ async def import_status(call: Reader, branch: str, id: ImportId) -> Response:  #
             ingested_objects=record.objects,
             skipped_objects=record.skipped_objects,
             metarange_id=landed[1].metarange if landed else None,
-            commit=new_commit_model(*landed) if landed else None,
+            commit=new_commit_model(Commit(*landed)) if landed else None,
             error=Error(message=message_of_stored(record.error_code, record.error), code=record.error_code)
             if record.error
             else None,

@@ -10,10 +10,12 @@ from starlette.responses import RedirectResponse, Response
 
 from refstore.context import Context
 from refstore.core import ids
+from refstore.core.clock import to_datetime
 from refstore.core.ids import is_own
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.errors import AlreadyExists, Contention, Invalid, RefstoreError
 from refstore.operations.upload import Stage, Upload
+from refstore.public_types import stored_entry
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore_api import signed_urls
@@ -136,7 +138,7 @@ async def stage_object(call: Writer, branch: str, path: ObjectPath, body: Object
 
     def stage(repo: Repository) -> Response:
         repo.context.foreign.check_staged(body.physical_address)
-        mtime = body.mtime * 1000 if body.mtime is not None else None
+        modified = to_datetime(body.mtime * 1000) if body.mtime is not None else None
         item = Stage(
             path=path,
             url=body.physical_address,
@@ -144,10 +146,10 @@ async def stage_object(call: Writer, branch: str, path: ObjectPath, body: Object
             checksum=body.checksum,
             metadata=body.metadata or {},
             content_type=ids.content_type(body.content_type or ""),
-            mtime_ms=mtime,
+            modified=modified,
         )
         (entry,) = repo.stage_many(branch, [item])
-        return make_object_response(repo.context, path, entry, 201)
+        return make_object_response(repo.context, path, stored_entry(entry), 201)
 
     return await call.run(stage)
 
@@ -244,7 +246,8 @@ async def list_objects(
     def read(repo: Repository) -> Response:
         page = repo.list_page(ref, prefix=prefix, after=bounds.after, amount=bounds.most, delimiter=delimiter)
         results: list[ObjectFields] = []
-        for path, entry in page.results:
+        for path, listed in page.results:
+            entry = stored_entry(listed) if listed is not None else None
             signable = presign and entry is not None and entry.address  # what a purge erased has no address
             url = _sign_read_url(call, repo.context, entry) if signable and entry is not None else None
             results.append(object_fields(repo.context, path, entry, user_metadata=user_metadata, signed=url))
@@ -306,7 +309,7 @@ async def copy_object(call: Writer, branch: str, dest_path: ObjectPath, body: Ob
 
     def copy(repo: Repository) -> Response:
         entry = repo.copy(body.src_ref or branch, body.src_path, to_branch=branch, to_path=dest_path)
-        return make_object_response(repo.context, dest_path, entry, 201)
+        return make_object_response(repo.context, dest_path, stored_entry(entry), 201)
 
     return await call.run(copy)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
+from refstore.core.clock import to_ms
 from refstore.core.ids import Address
 from refstore.operations.address_info import AddressInfo
 from refstore.operations.purge_roles import PurgeRole
@@ -109,8 +110,8 @@ async def list_in_grace(
                     branch=item.branch,
                     path=item.path,
                     cause=item.cause,
-                    since=item.since_ms // 1000,
-                    deletes_at=item.deletes_at_ms // 1000 if item.deletes_at_ms is not None else None,
+                    since=to_ms(item.since) // 1000,
+                    deletes_at=to_ms(item.deletes_at) // 1000 if item.deletes_at is not None else None,
                     size_bytes=item.entry.size_bytes if item.entry is not None else None,
                 )
                 for item in results

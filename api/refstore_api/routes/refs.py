@@ -47,7 +47,7 @@ FILTERS_MAX = 100
 @router.get("/commits/{commit_id}", operation_id="getCommit", tags=["commits"], response_model=CommitModel)
 async def get_commit(call: Reader, commit_id: str) -> Response:
     """Return the commit of any ref."""
-    return await call.answer(lambda repo: commit_model(repo, *repo.get_commit(commit_id)))
+    return await call.answer(lambda repo: commit_model(repo, repo.get_commit(commit_id)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,8 @@ class LogFilters:
     stop_at: Annotated[str | None, Query(max_length=512, description="The last commit to show.")] = None
 
     @property
-    def since_ms(self) -> int | None:
-        if self.since is None:
-            return None
-        return int((self.since if self.since.tzinfo else self.since.replace(tzinfo=UTC)).timestamp() * 1000)
+    def since_utc(self) -> datetime | None:
+        return self.since if self.since is None or self.since.tzinfo else self.since.replace(tzinfo=UTC)
 
 
 @router.get("/refs/{ref}/commits", operation_id="logCommits", response_model=CommitList)
@@ -90,10 +88,10 @@ async def log_commits(
             first_parent=filters.first_parent,
             objects=filters.objects or [],
             prefixes=filters.prefixes or [],
-            since_ms=filters.since_ms,
+            since=filters.since_utc,
             stop_at=filters.stop_at,
         )
-        results, pagination = page.take(commits, size=lambda item: size_of(item[1]))
+        results, pagination = page.take(commits, size=size_of)
         if limit:
             pagination.has_more = False
         return CommitList(pagination=pagination, results=commit_models(repo, results))
@@ -138,8 +136,8 @@ async def diff_refs(
 async def find_merge_base(call: Reader, source_ref: str, destination_branch: str) -> Response:
     def read(repo: Repository) -> FindMergeBaseResult:
         return FindMergeBaseResult(
-            source_commit_id=repo.get_commit(source_ref)[0],
-            destination_commit_id=repo.get_commit(destination_branch)[0],
+            source_commit_id=repo.get_commit(source_ref).id,
+            destination_commit_id=repo.get_commit(destination_branch).id,
             base_commit_id=repo.merge_base(source_ref, other=destination_branch) or "",
         )
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from refstore.context import Context
 from refstore.core import deadline, ids
+from refstore.core.clock import to_ms
 from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
 from refstore.objects.base import StoredObject, chunks_of
 from refstore.operations.upload import Link
@@ -108,7 +109,7 @@ async def get_physical_address(
         issued = repo.issue(branch, path)
         url = None
         if presign:
-            left_ms = issued.expires_ms - repo.context.clock.now_ms()
+            left_ms = to_ms(issued.expires) - repo.context.clock.now_ms()
             url = signed_urls.sign_url(
                 call.request,
                 repo.context,
@@ -120,7 +121,7 @@ async def get_physical_address(
         return StagingLocation(
             physical_address=add_token(physical_url(repo.context, issued.address), issued.token),
             token=issued.token,
-            expiry=issued.expires_ms // 1000,
+            expiry=to_ms(issued.expires) // 1000,
             presigned_url=url.url if url else None,
             presigned_url_expiry=url.expires_seconds if url else None,
         )

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from refstore.core.clock import to_ms
 from refstore.core.ids import CommitId
 from refstore.errors import Gone
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
 from refstore.operations.log_and_diff import CommitLifetime, LogEntry, changes_of
+from refstore.public_types import stored_commit
 from refstore.repository import Repository
 from refstore.retention import rule_explanation
 from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, ExpiryState, Refs
 from refstore.retention.path_rules import make_plan
 from refstore.retention.rules import Rules
-from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_diff import EntryChange
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.ui.page_urls import PATH
 from refstore_api.ui.sessions import ReaderSession
@@ -82,7 +85,7 @@ async def show(session: ReaderSession, commit: str) -> Response:
             if known is not None and commit_id in known.expiry.history.numbers
             else []
         )
-        changes, hidden = list[PathChange](), ""
+        changes, hidden = list[EntryChange](), ""
         try:
             changes = list(islice(changes_of(repo.context, commit_id), CHANGES + 1))
         except Gone as error:
@@ -90,7 +93,7 @@ async def show(session: ReaderSession, commit: str) -> Response:
         return session.render(
             "commit.html",
             commit=commit_id,
-            record=entry.record,
+            record=stored_commit(entry.commit),
             mark=entry.mark,
             state=describe_state(entry, known and known.expiry),
             reasons=reasons[:REASONS],
@@ -110,17 +113,21 @@ def describe_state(entry: LogEntry, expiry: CommitExpiry | None) -> CommitStateT
     mark = entry.mark
     match entry.lifetime:
         case CommitLifetime.ACTIVE:
-            return _active_state(entry.commit, expiry)
+            return _active_state(entry.commit.id, expiry)
         case CommitLifetime.NOTHING_TO_DELETE as state:
             return CommitStateText(f"{state.value}: other commits keep all of its data", "good", 0)
         case CommitLifetime.EXAMINED as state:
             return CommitStateText(f"{state.value}: a run is finding out whether anything of it goes", "warn", 0)
         case CommitLifetime.MARKED | CommitLifetime.PARTLY_MARKED | CommitLifetime.PARTLY_SWEPT_MARKED as state:
-            return CommitStateText(f"{state.value}: scheduled for deletion", "warn", mark.deletes_at_ms if mark else 0)
+            return CommitStateText(f"{state.value}: scheduled for deletion", "warn", _ms_of(mark and mark.deletes_at))
         case CommitLifetime.SWEPT | CommitLifetime.PARTLY_SWEPT as state:
-            return CommitStateText(f"{state.value}: data has been deleted", "bad", mark.swept_ms if mark else 0)
+            return CommitStateText(f"{state.value}: data has been deleted", "bad", _ms_of(mark and mark.swept))
         case state:
-            return CommitStateText(f"{state.value}: data is being deleted", "bad", mark.sweeping_ms if mark else 0)
+            return CommitStateText(f"{state.value}: data is being deleted", "bad", _ms_of(mark and mark.sweeping_since))
+
+
+def _ms_of(at: datetime | None) -> int:
+    return 0 if at is None else to_ms(at)
 
 
 def _active_state(commit: CommitId, expiry: CommitExpiry | None) -> CommitStateText:

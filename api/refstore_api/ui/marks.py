@@ -17,7 +17,7 @@ from refstore.monitoring import figures
 from refstore.operations import unmark as unmark_operation
 from refstore.operations.unmark import UnmarkResult
 from refstore.records.commit_records import StoredCommit
-from refstore.records.mark_records import Mark
+from refstore.records.mark_records import StoredMark
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.ui.forms import Confirmation, ConfirmationField, read_answer, show_result
@@ -155,7 +155,7 @@ def read_mark_summary(repo: Repository, mark: str) -> GcSummary | None:
         return None
 
 
-def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, StoredCommit | None]]:
+def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, StoredMark, StoredCommit | None]]:
     found = list(islice((each for each in marks.commits.scan_marked(mark) if each > after), COMMITS + 1))
     records: Mapping[CommitId, StoredCommit] = dict(marks.commits.read_commits(found)) if found else {}
     return [

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from refstore.core.clock import to_ms
 from refstore.core.units import format_size, sum_sizes
 from refstore.errors import Invalid
 from refstore.operations.restore import RestoreOutcome, RestoreRequest, RestoreResult
@@ -60,7 +61,7 @@ async def list_trash(
         found = list(islice(repo.list_trash(branch=branch or None, prefix=prefix, after=after), PAGE + 1))
         return session.render(
             "trash.html",
-            items=sorted(found[:PAGE], key=lambda item: (item.branch, item.path, -item.since_ms)),
+            items=sorted(found[:PAGE], key=lambda item: (item.branch, item.path, -to_ms(item.since))),
             chosen=chosen,
             page_size=PAGE,
             branch=branch,

@@ -27,8 +27,8 @@ class PathChangeKind(Enum):
     CHANGED = "changed"
 
 
-class PathChange(NamedTuple):
-    """One path that differs; None where it is not there."""
+class EntryChange(NamedTuple):
+    """One path that differs, as records have it; None where it is not there."""
 
     path: str
     kind: PathChangeKind
@@ -45,7 +45,7 @@ def diff(
     prefix: str = "",
     after: str = "",
     only: PathFilter | None = None,
-) -> Iterator[PathChange]:
+) -> Iterator[EntryChange]:
     """Yield the changes from left to right, in path order. With `only`, ranges without these paths are not read."""
     if object_names.have_same_content(left_id, right_id):
         return
@@ -105,7 +105,7 @@ class _TreeCursor:
         return taken
 
 
-def _compare_batches(left: Rows, right: Rows) -> Iterator[PathChange]:
+def _compare_batches(left: Rows, right: Rows) -> Iterator[EntryChange]:
     """Compare two batches that cover the same interval of paths."""
     left, right = columns.drop_equal(left, right, ranges.COMPARED)
     olds, news = ranges.items_of(left), ranges.items_of(right)
@@ -114,14 +114,14 @@ def _compare_batches(left: Rows, right: Rows) -> Iterator[PathChange]:
         if at_new == len(news) or (at_old < len(olds) and olds[at_old][0] < news[at_new][0]):
             path, old = olds[at_old]
             at_old += 1
-            yield PathChange(path, PathChangeKind.REMOVED, old, None)
+            yield EntryChange(path, PathChangeKind.REMOVED, old, None)
         elif at_old == len(olds) or news[at_new][0] < olds[at_old][0]:
             path, new = news[at_new]
             at_new += 1
-            yield PathChange(path, PathChangeKind.ADDED, None, new)
+            yield EntryChange(path, PathChangeKind.ADDED, None, new)
         else:
             path, old = olds[at_old]
             new = news[at_new][1]
             at_old += 1
             at_new += 1
-            yield PathChange(path, PathChangeKind.CHANGED, old, new)
+            yield EntryChange(path, PathChangeKind.CHANGED, old, new)

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from refstore.errors import MergeConflict
 from refstore.records.staging_records import StoredEntry
 from refstore.versioning.commits.equality import AreEqual
-from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_diff import EntryChange
 from refstore.versioning.commits.trees import Trees
 
 
@@ -115,7 +115,7 @@ class MergeSides(NamedTuple):
 
 
 def compare_sides(
-    changes: Iterator[PathChange],
+    changes: Iterator[EntryChange],
     ours: Callable[[list[str]], Mapping[str, StoredEntry]] | None,
     equal: AreEqual,
     *,

@@ -25,14 +25,14 @@ from refstore.versioning.commits.metaranges import Metarange, RangeRow
 from refstore.versioning.commits.path_filter import PathFilter
 from refstore.versioning.commits.ranges import CUT_RULE, CutRule
 from refstore.versioning.commits.tree_changes import PAGE_ROWS
-from refstore.versioning.commits.tree_diff import PathChange
+from refstore.versioning.commits.tree_diff import EntryChange
 from refstore.versioning.commits.tree_store import TreeStore
 from refstore.versioning.commits.workers import Workers
 
 if TYPE_CHECKING:
     from refstore.versioning.commits import added_addresses, import_spool, tree_diff, tree_rewrite
     from refstore.versioning.commits.sorted_runs import SortedRuns
-    from refstore.versioning.commits.tree_diff import PathChange
+    from refstore.versioning.commits.tree_diff import EntryChange
     from refstore.versioning.commits.tree_rewrite import WrittenTree
 else:
     tree_rewrite = LazyModule("refstore.versioning.commits.tree_rewrite")
@@ -170,7 +170,7 @@ class Trees:
 
     def diff(
         self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
-    ) -> Iterator[PathChange]:
+    ) -> Iterator[EntryChange]:
         """Yield the changes from `left` to `right` (of paths in `only`), in path order. Shared ranges are not read."""
         return tree_diff.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
 
