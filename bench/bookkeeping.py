@@ -24,7 +24,7 @@ import redis
 from bench import lakes
 from bench.measure import Row, Series, at_least, at_most, in_turns, rates, seconds_of
 from bench.workshop import Workshop
-from refstore.core.ids import Path
+from refstore.core.ids import BranchName, Path
 from refstore.kv.base import Key
 from refstore.operations.upload import BATCH
 from refstore.records import keys
@@ -104,7 +104,7 @@ def bare(port: int, *, db: int = 0) -> redis.Redis:
 def plain_pairs(repo: Repository, branch: str, count: int) -> list[tuple[str, bytes]]:
     """For each object two keys and values, as long as its reference's and its entry's."""
     (entry,) = repo.upload_many(branch, lakes.uploads([count]))
-    token = repo.get_branch(branch).token
+    token = repo.context.branches.read_open(BranchName(branch)).record.token
     path = Path(lakes.path_of(0))
     reference = encode(Listed((Reference(token, path),), entry.mtime_ms))
     sized: list[tuple[Key, bytes]] = [

@@ -51,7 +51,7 @@ def undone(repo: Repository, branch: BranchName, operation: Callable[[str], obje
     key = keys.branch(repo_id, branch)
     before = kv.get(key)
     assert before is not ABSENT
-    token = repo.get_branch(branch).token
+    token = repo.context.branches.read_open(BranchName(branch)).record.token
     seconds = seconds_of(lambda: operation(branch))
     marker = keys.deleted_token(repo_id, token)
     assert kv.get(marker) is not ABSENT, f"{branch}'s token was not retired"

@@ -14,6 +14,7 @@ from bench import lakes
 from bench.bookkeeping import bare
 from bench.measure import Row, Series, at_most
 from bench.workshop import Workshop
+from refstore.core.ids import BranchName
 from refstore.records import keys
 from refstore.repository import Repository
 
@@ -73,6 +74,6 @@ def strings(repo: Repository) -> Iterator[tuple[str, str, bytes]]:
     """(partition, name, value) of every reference and entry."""
     kv, repo_id = repo.context.kv, repo.context.repo
     partitions = [keys.references(repo_id, shard) for shard in range(keys.SHARDS)]
-    partitions.append(keys.staging(repo_id, repo.get_branch("main").token))
+    partitions.append(keys.staging(repo_id, repo.context.branches.read_open(BranchName("main")).record.token))
     for partition in partitions:
         yield from ((partition, name, value) for name, value in kv.scan_all(partition))

@@ -141,7 +141,7 @@ def reset_branch(folder: Path, count: int, branch: str) -> None:
     """
     with filling(folder) as lake:
         repo = lake.repository(lakes.REPOSITORY)
-        if branch not in [name for name, _ in repo.branches()]:
+        if branch not in [each.name for each in repo.branches()]:
             repo.create_branch(branch, source="main")
         lakes.upload(repo, branch, range(count))
         repo.reset(branch)

@@ -27,7 +27,7 @@ from bench.bookkeeping import bare
 from bench.measure import Row, Series
 from bench.workshop import Workshop
 from refstore.core import ids
-from refstore.core.ids import Path
+from refstore.core.ids import BranchName, Path
 from refstore.kv.base import ABSENT
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -99,7 +99,7 @@ def measure_calls(url: str, client: redis.Redis, count: int) -> CallSeconds:
     with lakes.open_lake(url, "memory://scale", lakes.nowhere) as lake:
         repo = lake.create_repository(lakes.REPOSITORY)
         (entry,) = repo.upload_many("main", lakes.uploads([0]))
-        ctx, token = repo.context, repo.get_branch("main").token
+        ctx, token = repo.context, repo.context.branches.read_open(BranchName("main")).record.token
         now_ms, body = ctx.clock.now_ms(), encode(entry)
         names = [ids.new_address(ctx.ids, now_ms) for _ in range(count)]
         paths = [Path(lakes.path_of(number)) for number in range(1, count + 1)]

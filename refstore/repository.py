@@ -7,8 +7,8 @@ share a Repository.
 
 A call names what it reads before what it writes, and the second of two names is a keyword:
 `copy("v1", "a.csv", to_branch="main")`, `merge("dev", into="main")`, `create_tag("v2", ref="main")`. A bulk call has
-two forms at most: `X_many` acts when it is called, and raises the first error; `X_each` returns an iterator with the
-outcome of each item, in their order, and acts batch by batch as it is read.
+two forms at most: `upload_many` acts when it is called, and raises the first error; `upload_each` returns an iterator
+with the outcome of each item, in their order, and acts batch by batch as it is read.
 
 Methods raise the errors of `refstore.errors`. Every method may raise InvalidName, InvalidPath, NotFound, Contention,
 Unavailable and Corrupt; the docstrings name the others. A `ref` is the name of a branch or a tag, or the id of a
@@ -17,16 +17,17 @@ commit, also with a suffix such as `main~2` (`refstore/operations/refs.py`).
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
+from datetime import datetime, timedelta
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, BinaryIO, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
 from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
 from refstore.core.clock import to_datetime, to_ms
-from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
+from refstore.core.ids import BranchName, CommitId, RepositoryName
 from refstore.core.lazy_modules import LazyModule
 from refstore.errors import AlreadyExists, AlreadyLinked, Contention, Invalid, NotFound, PathChanged, RefstoreError
 from refstore.public_methods import wrap_public_methods
@@ -34,8 +35,10 @@ from refstore.public_types import Commit, Entry, Mark, NamedEntry, PathChange, T
 from refstore.records.staging_records import StoredEntry
 
 if TYPE_CHECKING:
+    from refstore import file_objects, handles, transactions
     from refstore.context import Context
     from refstore.deletion_history import explain
+    from refstore.handles import Branch, Ref, Tag
     from refstore.operations import (
         address_info,
         change_metadata,
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
         rule_review,
         rules_document,
         rules_in_force,
-        tag,
         trash,
         upload_bodies,
     )
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from refstore.operations import move as move_operation
     from refstore.operations import read as read_operation
     from refstore.operations import restore as restore_operation
+    from refstore.operations import tag as tag_operation
     from refstore.operations import unmark as unmark_operation
     from refstore.operations import upload as upload_operation
     from refstore.operations.address_info import AddressInfo
@@ -70,12 +73,16 @@ if TYPE_CHECKING:
     from refstore.operations.trash import LostName
     from refstore.operations.unmark import UnmarkResult
     from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
-    from refstore.records.branch_records import StoredBranch, StoredTag
+    from refstore.purge_document.document import PurgeDocument
     from refstore.records.repository_records import ImportSource, RepositoryRecord
     from refstore.retention.rules import GcRules
+    from refstore.retention.typed_rules import Retention
+    from refstore.transactions import Transaction
     from refstore.versioning.commits.tree_diff import EntryChange
 else:
     explain = LazyModule("refstore.deletion_history.explain")
+    handles = LazyModule("refstore.handles")
+    file_objects = LazyModule("refstore.file_objects")
     address_info = LazyModule("refstore.operations.address_info")
     branch_operation = LazyModule("refstore.operations.branch")
     change_metadata = LazyModule("refstore.operations.change_metadata")
@@ -92,10 +99,11 @@ else:
     rule_review = LazyModule("refstore.operations.rule_review")
     rules_document = LazyModule("refstore.operations.rules_document")
     rules_in_force = LazyModule("refstore.operations.rules_in_force")
-    tag = LazyModule("refstore.operations.tag")
+    tag_operation = LazyModule("refstore.operations.tag")
     trash = LazyModule("refstore.operations.trash")
     unmark_operation = LazyModule("refstore.operations.unmark")
     upload_operation = LazyModule("refstore.operations.upload")
+    transactions = LazyModule("refstore.transactions")
 
 
 P = ParamSpec("P")
@@ -119,23 +127,57 @@ def _operation(method: Callable[Concatenate[Repository, P], R]) -> Callable[Conc
     return run
 
 
+def _json_of(document: Retention | PurgeDocument | str) -> str:
+    return document if isinstance(document, str) else document.to_json()
+
+
 @wrap_public_methods
 class Repository:
     """One repository of a lake. Open it with `Lake.repository`, or create it with `Lake.create_repository`."""
 
-    def __init__(self, context: Context, record: RepositoryRecord) -> None:
-        self.context = context
+    def __init__(self, name: RepositoryName, record: RepositoryRecord, open_context: Callable[[], Context]) -> None:
+        self._name = name
         self.record = record
+        self._open_context = open_context
+
+    @cached_property
+    def context(self) -> Context:
+        """What its operations work with; none of an application's business. The first use opens the namespace."""
+        return self._open_context()
 
     @property
     def name(self) -> RepositoryName:
         """The name that the lake knows the repository by."""
-        return self.context.name
+        return self._name
+
+    @property
+    def created(self) -> datetime:
+        """When the repository was created, in UTC."""
+        return to_datetime(self.record.created_ms)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What `Lake.create_repository` and `Lake.set_metadata` said of it, as it was when this object was made."""
+        return dict(self.record.metadata)
 
     @property
     def default_branch(self) -> BranchName:
         """The branch that was created with the repository, and cannot be deleted."""
         return self.record.default_branch
+
+    # ---- handles
+
+    def ref(self, name: str) -> Ref:
+        """Return a handle of a ref, which has the methods that read, without its name. Nothing is read now."""
+        return handles.Ref(self, name)
+
+    def branch(self, name: str) -> Branch:
+        """Return a handle of a branch, which has the methods that read and change it. Nothing is read now."""
+        return handles.Branch(self, ids.branch_name(name))
+
+    def tag(self, name: str) -> Tag:
+        """Return a handle of a tag. Nothing is read now."""
+        return handles.Tag(self, ids.tag_name(name))
 
     # ---- data in
 
@@ -387,6 +429,81 @@ class Repository:
         """Return the whole content of an object. Raises ObjectNotFound, Gone, CorruptObject."""
         return b"".join(self.get(ref, path))
 
+    @overload
+    def open(self, ref: str, path: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+
+    @overload
+    def open(
+        self,
+        ref: str,
+        path: str,
+        mode: Literal["wb"],
+        *,
+        metadata: dict[str, str] | None = None,
+        content_type: str = "",
+        if_absent: bool = False,
+    ) -> BinaryIO: ...
+
+    @overload
+    def open(
+        self,
+        ref: str,
+        path: str,
+        mode: Literal["r", "w"],
+        *,
+        encoding: str = "utf-8",
+        errors: str | None = None,
+        newline: str | None = None,
+        metadata: dict[str, str] | None = None,
+        content_type: str = "",
+        if_absent: bool = False,
+    ) -> io.TextIOWrapper: ...
+
+    def open(
+        self,
+        ref: str,
+        path: str,
+        mode: str = "rb",
+        *,
+        encoding: str = "utf-8",
+        errors: str | None = None,
+        newline: str | None = None,
+        metadata: dict[str, str] | None = None,
+        content_type: str = "",
+        if_absent: bool = False,
+    ) -> BinaryIO | io.TextIOWrapper:
+        """Open an object as a file: to read it ('rb', or 'r' as text), or to write it ('wb', 'w'); `ref` is a branch
+        then.
+
+        A file that is read is the object that is at the path now, whatever is uploaded there later. It is seekable, and
+        requests what is read of it. A file that is written is uploaded when it is closed, as `upload` does it; nothing
+        is, if an error ends its `with` block or nobody closes it. `encoding`, `errors`, `newline`: as Python's `open`
+        takes them.
+
+        Instead of refstore's own errors, opening, reading and closing raise FileNotFoundError (also where the data has
+        gone since), FileExistsError (`if_absent`) and PermissionError (a store refuses).
+        """
+        checked = ids.object_path(path)
+        if mode in {"rb", "r"}:
+            file = file_objects.open_reader(self.context, ref, checked)
+            return file if mode == "rb" else io.TextIOWrapper(file, encoding, errors, newline)
+        if mode not in {"wb", "w"}:
+            raise Invalid(f"the mode {mode!r} is not known; give 'rb' or 'wb', or for texts 'r' or 'w'")
+        with file_objects.translate_errors(path):
+            self.get_branch(ref)
+            if if_absent and self.stat_many(ref, [path]):
+                raise AlreadyExists(f"there is an object at {path!r} already; it was not changed")
+
+        def upload(body: BinaryIO) -> None:
+            self.upload(ref, path, body, metadata=metadata, content_type=content_type, if_absent=if_absent)
+
+        written = file_objects.UploadFile(upload, path)
+        return (
+            cast(BinaryIO, written)
+            if mode == "wb"
+            else file_objects.open_text_writer(written, encoding, errors, newline)
+        )
+
     @_operation
     def list_page(
         self, ref: str, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = ""
@@ -443,16 +560,17 @@ class Repository:
         return delete_operation.delete_prefix(self.context, ids.branch_name(branch), prefix)
 
     @_operation
-    def reset(self, branch: str, *, path: str | None = None, prefix: str | None = None) -> None:
+    def reset(self, branch: str, *, path: str | None = None, prefix: str | None = None) -> int | None:
         """Throw away what is staged on the branch, in one step; or only what is staged at a path or below a prefix.
 
-        With `path` or `prefix`, raises Conflict while a commit is unfinished.
+        With `path` or `prefix`, returns how many staged changes that were; None: all, which nobody counts. Raises
+        Conflict then while a commit is unfinished.
         """
         name = ids.branch_name(branch)
-        if path is None and prefix is None:
-            branch_operation.reset_branch(self.context, name)
-        else:
-            delete_operation.reset_paths(self.context, name, path=path, prefix=prefix)
+        if path is not None or prefix is not None:
+            return delete_operation.reset_paths(self.context, name, path=path, prefix=prefix)
+        branch_operation.reset_branch(self.context, name)
+        return None
 
     @_operation
     def restore(
@@ -546,6 +664,28 @@ class Repository:
         return commit_operation.commit(
             self.context, ids.branch_name(branch), commit_operation.CommitOptions.of_details(message, details)
         )
+
+    def transaction(
+        self,
+        branch: str,
+        message: str,
+        *,
+        metadata: dict[str, str] | None = None,
+        committer: str = "",
+        lease: timedelta = timedelta(days=1),
+    ) -> Transaction:
+        """Return a unit of work for a `with` statement: it writes to a branch of its own, which is merged into `branch`
+        as one commit at the end, and deleted after an error, so that its objects are in the trash.
+
+        `lease`: how long the writer may be silent; each call on the transaction renews it, and each with it, such as
+        `repo.ref("v1").copy("a", to_branch=tx)`. One that ran out is not merged, and the reaper deletes its branch.
+        The end of the statement raises TransactionEnded; and MergeConflict, DirtyBranch (`branch` keeps having staged
+        changes) and BranchNotFound, which say where the data stays.
+        """
+        options = commit_operation.CommitOptions(message=message, committer=committer, metadata=metadata or {})
+        if lease <= timedelta(0):
+            raise Invalid(f"lease is {lease}; it must be longer than nothing")
+        return transactions.Transaction(self, ids.branch_name(branch), options, int(lease.total_seconds() * 1000))
 
     @_operation
     def merge(
@@ -655,13 +795,15 @@ class Repository:
         return branch_operation.create_branch(self.context, ids.branch_name(name), source, hidden=hidden)
 
     @_operation
-    def get_branch(self, name: str) -> StoredBranch:
-        """Return a branch's record. Raises BranchNotFound."""
-        return self.context.branches.read_open(ids.branch_name(name)).record
+    def get_branch(self, name: str) -> Branch:
+        """Return a branch as it is now. Raises BranchNotFound."""
+        checked = ids.branch_name(name)
+        return handles.Branch(self, checked, self.context.branches.read_open(checked).record)
 
-    def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, StoredBranch]]:
-        """List the open branches in order of name."""
-        return self.context.branches.scan_open(prefix=prefix, after=after)
+    def branches(self, *, prefix: str = "", after: str = "") -> Iterator[Branch]:
+        """List the open branches, the hidden ones included, in order of name."""
+        for name, record in self.context.branches.scan_open(prefix=prefix, after=after):
+            yield handles.Branch(self, name, record)
 
     @_operation
     def delete_branch(self, name: str) -> None:
@@ -673,50 +815,56 @@ class Repository:
         """Create a tag at a ref's commit, and return its id. Raises AlreadyExists (a tag or a branch has the name),
         Gone (the commit has expired).
         """
-        return tag.create_tag(self.context, ids.tag_name(name), ref)
+        return tag_operation.create_tag(self.context, ids.tag_name(name), ref)
 
     @_operation
-    def get_tag(self, name: str) -> StoredTag:
-        """Return a tag's record. Raises TagNotFound."""
-        return tag.get_tag(self.context, ids.tag_name(name))
+    def get_tag(self, name: str) -> Tag:
+        """Return a tag as it is now. Raises TagNotFound."""
+        checked = ids.tag_name(name)
+        return handles.Tag(self, checked, tag_operation.get_tag(self.context, checked))
 
     @_operation
     def delete_tag(self, name: str) -> None:
         """Delete a tag. Raises TagNotFound."""
-        tag.delete_tag(self.context, ids.tag_name(name))
+        tag_operation.delete_tag(self.context, ids.tag_name(name))
 
-    def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, StoredTag]]:
+    def tags(self, *, prefix: str = "", after: str = "") -> Iterator[Tag]:
         """List the tags in order of name."""
-        return tag.scan_tags(self.context, prefix=prefix, after=after)
+        for name, record in tag_operation.scan_tags(self.context, prefix=prefix, after=after):
+            yield handles.Tag(self, name, record)
 
     # ---- retention
 
     @_operation
     def retention(self) -> rules_in_force.RetentionRules | None:
-        """Return the rules in force. None: there are none, and no commit expires."""
+        """Return the rules in force, typed (`.retention`) and as they were set (`.document`), and who set them when.
+        None: there are none, and no commit expires.
+        """
         return rules_in_force.get_rules(self.context)
 
     @_operation
     def set_retention(
-        self, document: str, *, by: str = "", remove: Collection[str] = ()
+        self, document: Retention | str, *, by: str = "", remove: Collection[str] = ()
     ) -> rules_in_force.RetentionRules:
-        """Replace all rules by a document (`docs/retention.md`), on behalf of `by`.
+        """Replace all rules by a document (`docs/retention.md`), on behalf of `by`. A text is its JSON.
 
         `remove`: the legal holds and pins that the document removes, such as `hold:contracts/`, `pin:6e40...` and
         `tag:v*`; `review_retention` names them. Raises InvalidRules, ConsentNeeded (one is missing in `remove`),
         Contention.
         """
-        return rules_document.set_rules(self.context, document, by=by, remove=remove)
+        return rules_document.set_rules(self.context, _json_of(document), by=by, remove=remove)
 
     @_operation
-    def review_retention(self, document: str | None = None) -> rule_review.RuleReview:
+    def review_retention(self, document: Retention | str | None = None) -> rule_review.RuleReview:
         """Review the rules in force, or a document, against the whole history: what the document adds and removes,
         names and filters that match nothing here, and how many commits expire tonight. Raises InvalidRules,
         CorruptRecord.
         """
         ctx = self.context
         rules = (
-            rules_in_force.rules_in_force(ctx) if document is None else rules_document.parse_rules(ctx, document).rules
+            rules_in_force.rules_in_force(ctx)
+            if document is None
+            else rules_document.parse_rules(ctx, _json_of(document)).rules
         )
         return rule_review.review_rules(ctx, rules)
 
@@ -740,9 +888,13 @@ class Repository:
         return onboard.get_document(self.context)
 
     @_operation
-    def onboard_purge(self, document: str, *, by: str = "") -> onboard.OnboardedDocument:
-        """Replace the purge document (`docs/purge.md`), on behalf of `by`. Raises InvalidPurge, Contention."""
-        return onboard.onboard(self.context, document, by=by)
+    def onboard_purge(
+        self, document: PurgeDocument | str, *, by: str = "", dry_run: bool = False
+    ) -> onboard.OnboardedDocument:
+        """Replace the purge document (`docs/purge.md`), on behalf of `by`. A text is its JSON. `dry_run`: check it, and
+        set nothing. Raises InvalidPurge, Contention.
+        """
+        return onboard.onboard(self.context, _json_of(document), by=by, dry_run=dry_run)
 
     # ---- helpers
 

@@ -46,8 +46,8 @@ class NamedObject(NamedTuple):
 
 def audit(repo: Repository, files: Sequence[SourceFile], reports: Mapping[str, Sequence[Report]]) -> AuditResult:
     """Compare everything that is left with what the clients reported. `reports`: by client."""
-    branches = [str(name) for name, _ in repo.branches()]
-    commits = {commit.id for ref in [*branches, *(tag for tag, _ in repo.tags())] for commit in repo.log(ref)}
+    branches = [name.name for name in repo.branches()]
+    commits = {commit.id for ref in [*branches, *(each.name for each in repo.tags())] for commit in repo.log(ref)}
     committed = _list_named(repo, sorted(commits))
     staged = {address: item for address, item in _list_named(repo, branches).items() if address not in committed}
     sizes = {info.key: info.size_bytes for info in repo.context.objects.list("data/")}

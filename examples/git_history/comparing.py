@@ -57,7 +57,7 @@ def _histories(git: Git, history: History, done: Replayed) -> Iterator[str]:
     repo = done.repo
     is_between = set(done.between.values())
     git_of = {made: commit for commit, made in done.commits.items()}
-    there: dict[str, CommitId] = {branch: record.head for branch, record in repo.branches()}
+    there: dict[str, CommitId] = {branch.name: branch.head for branch in repo.branches()}
     for branch in sorted(there.keys() ^ done.heads.keys()):
         yield f"branch {branch!r} is {'only in refstore' if branch in there else 'not in refstore'}"
     for branch, head in done.heads.items():

@@ -56,7 +56,7 @@ def find_empty_datasets(repo: Repository, datasets: Sequence[Dataset]) -> list[s
     """
     found: list[str] = []
     with suppress(RefstoreError):
-        branches = [name for name, record in repo.branches() if not record.is_hidden]
+        branches = [each.name for each in repo.branches() if not each.is_hidden]
         for dataset in datasets:
             heads = islice(filter(dataset.has_branch, branches), BRANCHES)
             if not any(True for branch in heads for _ in repo.list(branch, prefix=dataset.prefix)):

@@ -54,7 +54,7 @@ class HeadPublisher(Publisher):
 
     def find_outside_names(self, plan: PurgePlan, addresses: Mapping[str, PurgeObject]) -> dict[str, list[BranchPath]]:
         repo, outside = self.run.repo, dict[str, list[BranchPath]]()
-        self._heads = {branch: each.head for branch, each in repo.branches() if not each.is_hidden} | plan.heads
+        self._heads = {each.name: each.head for each in repo.branches() if not each.is_hidden} | plan.heads
         for branch, head in self._heads.items():
             for path, entry in repo.list(head):
                 if entry is not None and entry.address in addresses and not path.startswith(self.prefixes):

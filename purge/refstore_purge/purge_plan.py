@@ -212,7 +212,7 @@ def plan_heads(
     """
     planner, summaries = PurgePlanner(repo, ids), PurgePlanner(repo, ids)
     heads: dict[str, str] = {}
-    for branch, record in list(repo.branches()):
+    for branch, record in list(repo.context.branches.scan_open()):
         if record.is_hidden or (branches is not None and branch not in branches):
             continue
         purged = [dataset for dataset in datasets if dataset.has_branch(branch)]

@@ -13,6 +13,7 @@ from refstore.cli.parameters import Branch, DryRun, MaybeRef, Name, NamePrefix, 
 from refstore.cli.rows import branch_row, change_row, format_when
 from refstore.core.ids import branch_name
 from refstore.operations import branch as branch_operation
+from refstore.operations import tag as tag_operation
 from refstore.repository import Repository
 
 app = typer.Typer()
@@ -61,7 +62,7 @@ def list_branches(
     Example: refstore branch list sales
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        found = repo.branches(prefix=prefix)
+        found = repo.context.branches.scan_open(prefix=prefix)
         emit(ctx, (branch_row(repo, name, record) for name, record in found if all_ or not record.is_hidden))
 
 
@@ -119,7 +120,9 @@ def reset(
 
 
 def _count_uncommitted(repo: Repository, name: str, prefix: str = "") -> str:
-    changes = repo.context.staging.scan_merged(repo.get_branch(name).live_tokens, prefix=prefix)
+    changes = repo.context.staging.scan_merged(
+        repo.context.branches.read_open(branch_name(name)).record.live_tokens, prefix=prefix
+    )
     count = sum(1 for _ in islice(changes, COUNTED_MAX))
     return f"{count} or more" if count == COUNTED_MAX else str(count)
 
@@ -143,7 +146,7 @@ def list_tags(ctx: typer.Context, repo_name: Name, prefix: NamePrefix = "") -> N
     Example: refstore tag list sales
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        found = repo.tags(prefix=prefix)
+        found = tag_operation.scan_tags(repo.context, prefix=prefix, after="")
         emit(ctx, ({"tag": name, "commit": tag.commit, "created": format_when(tag.created_ms)} for name, tag in found))
 
 
@@ -156,7 +159,7 @@ def delete_tag(ctx: typer.Context, repo_name: Name, name: Tag, dry_run: DryRun =
     """
     with repository_of(ctx, repo_name) as repo:
         if dry_run:
-            emit(ctx, [{"tag": name, "commit": repo.get_tag(name).commit}])
+            emit(ctx, [{"tag": name, "commit": repo.get_tag(name).commit_id}])
             return
         confirm(ctx, f"tag {name!r} will be deleted", yes=yes)
         repo.delete_tag(name)

@@ -120,7 +120,7 @@ def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = F
         opened = lake.repository(name)
         rules_document.check_no_holds(opened.context)
         if dry_run:
-            emit(ctx, (branch_row(opened, branch, record) for branch, record in opened.branches()))
+            emit(ctx, (branch_row(opened, branch, record) for branch, record in opened.context.branches.scan_open()))
             return
         confirm(ctx, f"repository {name!r} and all its branches will be deleted", yes=yes)
         lake.delete_repository(name)

@@ -15,7 +15,9 @@ from refstore.monitoring.figures import Figures
 from refstore.records.staging_records import StoredEntry, decode_staged_many
 
 if TYPE_CHECKING:
+    from refstore.core.ids import BranchName
     from refstore.lake import Lake
+    from refstore.records.branch_records import StoredBranch
     from refstore.records.figure_records import Amount
     from refstore.repository import Repository
 
@@ -78,7 +80,7 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
     own = figures.read_figures(lake.kv, repo.context.repo)
     own = own._replace(reaper=measured or own.reaper, gc=figures.measure_marks(repo.context, own.gc))
     reaper = own.reaper
-    branches = [_branch(repo, name) for name, _ in repo.branches()]
+    branches = [_branch(repo, name, record) for name, record in repo.context.branches.scan_open()]
     warned = [
         {"warning": each.concern.value, "detail": each.detail}
         for each in figures.find_warnings(own, repo.record.created_ms, lake.clock.now_ms())
@@ -105,8 +107,7 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
         typer.echo(f"\n{each['warning']}: {each['detail']}")
 
 
-def _branch(repo: Repository, name: str) -> dict[str, object]:
-    record = repo.get_branch(name)
+def _branch(repo: Repository, name: BranchName, record: StoredBranch) -> dict[str, object]:
     staged = list(islice(repo.context.staging.scan_merged(record.live_tokens), STAGED_MAX))
     entries = [each for each in decode_staged_many([raw for _, raw, _ in staged]) if isinstance(each, StoredEntry)]
     return {

@@ -90,7 +90,7 @@ def restore(
     if what and prefix is not None:
         ctx.fail("give an ADDRESS or PATH, or --prefix, not both")
     with repository_of(ctx, repo_name) as repo:
-        if not to and all(name != branch for name, _ in repo.branches(prefix=target)):
+        if not to and all(each.name != branch for each in repo.branches(prefix=target)):
             raise BranchNotFound(
                 f"branch {branch!r} does not exist; say where to restore its objects: refstore restore "
                 f"{repo_name} BRANCH --branch {branch}"

@@ -330,8 +330,8 @@ def _scan_refs(repo: Repository, start: str, after: str) -> Iterator[str]:
 
 def _scan_names(repo: Repository, start: str, before: str) -> Iterator[str]:
     return heapq.merge(
-        (str(name) for name, _ in repo.branches(prefix=start, after=before)),
-        (str(name) for name, _ in repo.tags(prefix=start, after=before)),
+        (name.name for name in repo.branches(prefix=start, after=before)),
+        (name.name for name in repo.tags(prefix=start, after=before)),
     )
 
 

@@ -469,7 +469,7 @@ def _scan_branches(repo: Repository, bucket: S3Bucket, query: UploadQuery) -> It
     if slash:
         yield f"{segment}/", decode_ref(segment)
         return
-    names = [str(name) for name, _ in repo.branches(prefix=decode_ref(query.prefix))]
+    names = [name.name for name in repo.branches(prefix=decode_ref(query.prefix))]
     for begin, name in sorted((f"{encode_ref(name)}/", name) for name in names):
         if begin.startswith(query.prefix):
             yield begin, name

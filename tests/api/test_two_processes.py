@@ -161,9 +161,7 @@ def test_every_client_was_answered_to_its_end_though_a_service_died(aftermath: A
 def test_a_blob_that_is_taken_away_by_hand_is_found(aftermath: Aftermath) -> None:
     """The audit of this run can fail."""
     repo = aftermath.repo
-    taken = next(
-        item.entry.address for branch, _ in repo.branches() for item in repo.list(branch) if item.entry is not None
-    )
+    taken = next(item.entry.address for branch in repo.branches() for item in branch.list() if item.entry is not None)
     body = b"".join(repo.context.objects.get(taken))
     repo.context.objects.delete_many([taken])
     try:

@@ -180,8 +180,8 @@ def test_names_are_taken_once_and_the_default_branch_stays(repo: Repository) -> 
         repo.create_branch("v1", source="main")
     with pytest.raises(AlreadyExists, match="a branch is named 'main'"):
         repo.create_tag("main", ref="v1")
-    assert [name for name, _ in repo.branches()] == ["main"]
-    assert [name for name, _ in repo.tags()] == ["v1"]
+    assert [each.name for each in repo.branches()] == ["main"]
+    assert [each.name for each in repo.tags()] == ["v1"]
 
 
 def test_a_copy_has_its_own_name_for_the_same_data(repo: Repository) -> None:

@@ -14,6 +14,7 @@ from refstore.cli import download, files
 from refstore.cli.files import SourceFile
 from refstore.configuration.settings import embedded_urls
 from refstore.core import ids
+from refstore.core.ids import BranchName
 from refstore.lake import Lake
 from refstore.operations.upload import Upload
 from refstore.records import keys as record_keys
@@ -223,7 +224,7 @@ class TestDownload:
         put(sales, "a", "b")
         with open_lake(sales) as lake:
             context = lake.repository("sales").context
-            token = lake.repository("sales").get_branch("main").token
+            token = lake.repository("sales").context.branches.read_open(BranchName("main")).record.token
             entry = lake.repository("sales").stat("main", "a")
             context.kv.set(record_keys.entry(context.repo, token, ids.Path(path)), encode(entry))
         ran = sales("download", "-r", "sales", "main", "", "deep/got", "--json")

@@ -92,7 +92,7 @@ class TestEmbedded:
         assert 0 <= unreported <= 20, "what the killed client had begun may be there in addition"
 
     def test_what_was_meant_to_happen_did(self, done: MainJob) -> None:
-        assert {name for name, _ in done.repo.branches()} == {"main", "etl", "landing", "scratch", "crash"}
+        assert {each.name for each in done.repo.branches()} == {"main", "etl", "landing", "scratch", "crash"}
         folders = {item.path for item in done.repo.list("main", delimiter="/")}
         of_landing = {"landing/", "parts/", "copied/"}
         assert folders == {"lib/", "archive/", "linked/", "rescued/", "shared/", "inbox/", *of_landing}
@@ -149,7 +149,7 @@ class TestEmbedded:
 
     def test_entries_that_are_gone_or_left_over_or_exchanged_are_found(self, done: MainJob) -> None:
         ctx = done.repo.context
-        token = done.repo.get_branch("main").token
+        token = done.repo.context.branches.read_open(BranchName("main")).record.token
         paths = [item.path for item in done.repo.list("main", prefix="inbox/")]
         gone, other = (keys.entry(ctx.repo, token, ObjectPath(path)) for path in paths[:2])
         extra = keys.entry(ctx.repo, token, ObjectPath("inbox/should be gone"))

@@ -228,7 +228,7 @@ CASES = [
         "delete branch",
         nothing,
         lambda w, _: w.repo.delete_branch("feature"),
-        lambda w: "feature" not in {name for name, _ in w.repo.branches()},
+        lambda w: "feature" not in {each.name for each in w.repo.branches()},
         (BranchNotFound,),
     ),
     Case(
@@ -252,15 +252,15 @@ def settle(world: World) -> None:
 
 def check(world: World) -> None:
     """Nothing named is gone, nothing unnamed is left."""
-    trees = {name: world.tree(name) for name, _ in world.repo.branches()}
+    trees = {each.name: world.tree(each.name) for each in world.repo.branches()}
     settle(world)
-    assert {name: world.tree(name) for name, _ in world.repo.branches()} == trees
+    assert {each.name: world.tree(each.name) for each in world.repo.branches()} == trees
     refs = [*trees, *(f"{name}@" for name in trees)]
     history = [name for name, _ in world.kv.inner.scan_all(keys.landed_commits(world.repo.context.repo))]
     named = {item.entry.address for ref in (*refs, *history) for item in world.repo.list(ref) if item.entry is not None}
     stored = {info.key for info in world.repo.context.objects.list("data/")}
     assert {address for address in named if is_own(address)} <= stored
-    live = {token for _, branch in world.repo.branches() for token in branch.live_tokens}
+    live = {token for _, branch in world.repo.context.branches.scan_open() for token in branch.live_tokens}
     for address in stored - named:
         assert any(ref.token in live for ref in world.repo.address(address).references), (
             f"{address} is left and nobody names it"

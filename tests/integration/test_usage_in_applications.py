@@ -18,9 +18,9 @@ BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 def test_the_blocks_run_one_after_the_other(tmp_path: Path) -> None:
     section = (ROOT / "docs/usage.md").read_text("utf-8").partition("## In an application\n")[2].partition("\n## ")[0]
     blocks = [textwrap.dedent(body) for _, body in BLOCK.findall(section)]
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     # a child of a pool imports the program again, and must not do its work again
-    functions, *works = "\n".join(blocks[3:]), *blocks[:3]
+    functions, *works = "\n".join(blocks[4:]), *blocks[:4]
     imports, _, first = works[0].partition("\n\nPath(")
     program = f"{imports}\n\n{functions.partition('if __name__')[0]}\nif __name__ == '__main__':\n" + textwrap.indent(
         "\n".join([f"Path({first}", *works[1:], "if True:" + functions.partition('__main__":')[2]]), "    "
@@ -36,11 +36,11 @@ def test_the_blocks_run_one_after_the_other(tmp_path: Path) -> None:
         check=False,
         timeout=300,
     )
-    assert (ran.returncode, ran.stdout) == (0, "1\n"), ran.stderr[-3000:]
+    assert (ran.returncode, ran.stdout) == (0, "True\n['2026/11/23.csv']\n['dev', 'main']\n1\n"), ran.stderr[-3000:]
     with refstore.open(tmp_path / "lake") as lake:
         folders = [item.path.partition("/")[0] for item in lake.repository("sales").list("main")]
     assert {name: folders.count(name) for name in folders} == {
-        "2026": 2,
+        "2026": 3,
         "async": 8,
         "latest.csv": 1,
         "processes": 4,

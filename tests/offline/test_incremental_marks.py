@@ -50,7 +50,7 @@ def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
     stays.
     """
     repo = world.repo
-    branches = [name for name, _ in repo.branches()]
+    branches = [each.name for each in repo.branches()]
     for branch in rng.sample(branches, min(2, len(branches))):
         for _ in range(rng.randrange(1, 12)):
             path = f"{rng.choice('abc')}/{rng.randrange(9)}"

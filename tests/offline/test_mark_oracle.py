@@ -67,13 +67,13 @@ def obviously(world: World) -> set[str]:
     """The blobs that no unmarked commit, no head, no staged entry and no reference names."""
     repo, ctx = world.repo, world.ctx
     marked = {commit for commit, _ in Marks(ctx).commits.scan()}
-    heads = {record.head for _, record in repo.branches()} | {tag.commit for _, tag in repo.tags()}
+    heads = {branch.head for branch in repo.branches()} | {tag.commit_id for tag in repo.tags()}
     named: set[str] = set()
     for name, _ in ctx.kv.scan_all(keys.commits(ctx.repo)):
         if name not in marked or CommitId(name) in heads:
             metarange = repo.get_commit(name)[1].metarange
             named |= {address for page in ctx.trees.addresses(metarange) for address in page}
-    for branch, _ in repo.branches():
+    for branch in [each.name for each in repo.branches()]:
         named |= {each.entry.address for each in repo.list(branch) if each.entry is not None}
     for shard in range(keys.SHARDS):
         named |= {name for name, _ in ctx.kv.scan_all(keys.references(ctx.repo, shard))}
@@ -83,7 +83,7 @@ def obviously(world: World) -> set[str]:
 def latest_views(world: World) -> set[CommitId]:
     """The commits of the latest view of each branch that uses transaction types."""
     views: set[CommitId] = set()
-    for branch, _ in world.repo.branches():
+    for branch in [each.name for each in world.repo.branches()]:
         line = [world.repo.get_commit(branch)]
         while line[-1][1].parents:
             line.append(world.repo.get_commit(line[-1][1].parents[0]))
@@ -122,7 +122,7 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, both_engin
     assert set(found) == wanted
     assert [address for address, reason in found.items() if reason != "expired"] == [orphan]
     gc_run.sweep(world.ctx, both_engines, summary.mark_id)
-    for branch, _ in world.repo.branches():
+    for branch in [each.name for each in world.repo.branches()]:
         assert all(world.repo.read(branch, each.path) is not None for each in world.repo.list(branch))
     assert not world.data() & wanted
     assert len(ranges) > 20
@@ -140,7 +140,7 @@ def test_no_mark_has_a_commit_of_a_latest_view(tmp_path: Path, engines: Engines,
     marked = {commit for commit, _ in Marks(world.ctx).commits.scan()}
     assert marked
     assert not marked & views
-    assert len(views - {record.head for _, record in world.repo.branches()}) > 3
+    assert len(views - {branch.head for branch in world.repo.branches()}) > 3
     found = {address for address in marked_in(world, summary.mark_id) if address.startswith("data/")}
     assert found == obviously(world)
     gc_run.sweep(world.ctx, engines, summary.mark_id)

@@ -30,7 +30,7 @@ COMPLETE, MARKED, SWEPT, ACTIVE = (
 
 
 def lifetimes(world: World, *commits: CommitId) -> list[CommitLifetime]:
-    known = {line.commit: line.lifetime for branch, _ in world.repo.branches() for line in world.repo.history(branch)}
+    known = {line.commit: line.lifetime for branch in world.repo.branches() for line in branch.history()}
     return [known[commit] for commit in commits]
 
 
@@ -279,7 +279,7 @@ def sweep_and_read_all(world: World, engines: Engines, mark_id: str, *commits: C
     world.settle()
     gc_run.mark(world.ctx, engines, GcOptions(grace_days=0))
     gc_run.run_nightly(world.ctx, engines, GcOptions(grace_days=0, is_full=True))
-    for branch, _ in world.repo.branches():
+    for branch in [each.name for each in world.repo.branches()]:
         for item in world.repo.list(branch):
             assert world.repo.read(branch, item.path) == item.path.rpartition("/")[2].encode()
 

@@ -148,7 +148,7 @@ def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
 def _content(world: World, cases: list[datasets.Case]) -> dict[tuple[str, str], tuple[str, list[datasets.Row]]]:
     return {
         (branch, path): (entry.address, datasets.read(case, world.repo.read(branch, path)))
-        for branch, _ in world.repo.branches()
+        for branch in [each.name for each in world.repo.branches()]
         for case in cases
         for path, entry in world.repo.list(branch, prefix=f"{case.name}/")
         if entry is not None

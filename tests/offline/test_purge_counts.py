@@ -130,7 +130,7 @@ def _by_commits(world: World, run_id: str) -> Changes:
 def landed(world: World, run_id: str) -> list[tuple[str, int]]:
     """Return the commits of a run that branches have, and how many paths each has changed."""
     found: list[tuple[str, int]] = []
-    for branch, record in world.repo.branches():
+    for branch, record in world.repo.context.branches.scan_open():
         if record.is_hidden:
             continue
         for commit in world.repo.log(branch, first_parent=True):
@@ -199,7 +199,7 @@ def check(world: World, made: PurgeReport) -> None:
 
 def interfere(world: World, rng: random.Random, number: int) -> None:
     """Do what others do while a run goes on."""
-    branch = rng.choice([name for name, record in world.repo.branches() if not record.is_hidden])
+    branch = rng.choice([each.name for each in world.repo.branches() if not each.is_hidden])
     what = rng.choice(["new", "replace", "stage", "other", "delete", "purge", "nothing"])
     day = rng.randrange(3)
     try:

@@ -218,7 +218,7 @@ class Model:
         """Learn the new objects of the mode `keep-history`: each is one that was there, without some of its rows. A run
         that was killed may have left one that shows up much later, by a restore from the trash of its hidden branch.
         """
-        hidden = [name for name, record in self.world.repo.branches() if record.is_hidden]
+        hidden = [each.name for each in self.world.repo.branches() if each.is_hidden]
         for ref in [*self._refs(), *hidden]:
             for path, _ in self.world.repo.list(ref, prefix="visits/"):
                 address = self.world.repo.resolve(ref, path).entry.address
@@ -310,7 +310,7 @@ class Model:
         heads, versions = set[str](), set[str]()
         living = [each for name in self.branches() for each in (name, self.world.repo.get_branch(name).head)]
         swept = {commit for commit, mark in CommitMarks(self.world.ctx).scan() if mark.swept_ms and not mark.prefixes}
-        for ref in {*self._refs(), *(name for name, _ in self.world.repo.branches())} - swept:
+        for ref in {*self._refs(), *(each.name for each in self.world.repo.branches())} - swept:
             with suppress(Gone):
                 for path, entry in self.world.repo.list(ref):
                     address = self.world.repo.stat(ref, path).address if entry is not None else ""
@@ -387,14 +387,14 @@ class Model:
         return [*self._living(), *(commit for commit, _ in landed_commits(self.world.ctx))]
 
     def _living(self) -> list[str]:
-        return self.branches() + [name for name, _ in self.world.repo.tags()]
+        return self.branches() + [each.name for each in self.world.repo.tags()]
 
     def _branch(self) -> str:
         return self.rng.choice(self.branches())
 
     def branches(self) -> list[str]:
         """Return the branches but those that a run was killed over."""
-        return [name for name, record in self.world.repo.branches() if not record.is_hidden]
+        return [each.name for each in self.world.repo.branches() if not each.is_hidden]
 
     def _ids(self, guests: set[str]) -> Path:
         file = self.world.folder / "ids.csv"

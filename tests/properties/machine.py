@@ -19,7 +19,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from refstore.core.ids import is_own
+from refstore.core.ids import BranchName, is_own
 from refstore.core.safety import Safety
 from refstore.errors import (
     AlreadyExists,
@@ -341,7 +341,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(branch=branches, path=paths)
     def reset_path(self, branch: str, path: str) -> None:
-        if branch in self.world and self.repo.get_branch(branch).sealed_tokens:
+        if branch in self.world and self.repo.context.branches.read_open(BranchName(branch)).record.sealed_tokens:
             return  # a crashed commit left it sealed: a conflict, as other tests show
         self._one(self._reset_path(branch, path))
 
@@ -371,7 +371,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(branch=branches, prefix=st.sampled_from(("a", "a/", "nothing")))
     def reset_prefix(self, branch: str, prefix: str) -> None:
-        if branch not in self.world or self.repo.get_branch(branch).sealed_tokens:
+        if branch not in self.world or self.repo.context.branches.read_open(BranchName(branch)).record.sealed_tokens:
             return
         self.repo.reset(branch, prefix=prefix)
         staged = self.world[branch].staged
@@ -594,7 +594,7 @@ class Machine(RuleBasedStateMachine):
         """Of blobs nobody names: those that no live token's reference holds either (an upload that died before its
         entry).
         """
-        live = {token for _, branch in self.repo.branches() for token in branch.live_tokens}
+        live = {token for _, branch in self.repo.context.branches.scan_open() for token in branch.live_tokens}
         views = {address: self.repo.address(address) for address in addresses}
         return {address for address, view in views.items() if not any(named.token in live for named in view.references)}
 
@@ -620,12 +620,12 @@ class Machine(RuleBasedStateMachine):
         return self.repo.context.objects.read(address)
 
     def _all_listings(self) -> dict[str, Tree]:
-        return {name: self._listing(name) for name, _ in self.repo.branches()}
+        return {each.name: self._listing(each.name) for each in self.repo.branches()}
 
     def _heads(self) -> dict[str, Tree]:
-        return {name: self._listing(f"{name}@") for name, _ in self.repo.branches()}
+        return {each.name: self._listing(f"{each.name}@") for each in self.repo.branches()}
 
     def _staged_paths(self, branch: str) -> list[str]:
-        record = self.repo.get_branch(branch)
+        record = self.repo.context.branches.read_open(BranchName(branch)).record
         partitions = [keys.staging(self.repo.context.repo, token) for token in record.live_tokens]
         return sorted({path for partition in partitions for path, _ in self.kv.scan_all(partition)})

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from refstore.core import ids
+from refstore.core.ids import BranchName
 from refstore.operations.copy import Copy
 from refstore.operations.upload import Upload
 from refstore.records import keys as record_keys
@@ -59,7 +60,7 @@ def test_names_of_ours_that_are_stored_are_not_believed(gateway: ServedGateway, 
     """However they came into the record: ETag and parts are read from fields that no metadata reaches."""
     put = s3.put_object(**KEY, Body=b"1")
     context = gateway.repository.context
-    token = gateway.repository.get_branch("main").token
+    token = gateway.repository.context.branches.read_open(BranchName("main")).record.token
     key = record_keys.entry(context.repo, token, ids.object_path("new"))
     entry = gateway.repository.stat("main", "new")
     for metadata in ({"s3:etag": "forged", "s3:checksum-crc32": "x"}, ATTACK):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import refstore
-from refstore.core.ids import CommitId
+from refstore.core.ids import BranchName, CommitId
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
 from refstore.records import keys
@@ -92,7 +92,7 @@ def test_a_missing_range_and_a_missing_commit_are_lost(lake: Lake, repo: Reposit
 
 def test_what_cannot_be_read_is_told(lake: Lake, repo: Repository) -> None:
     ctx = repo.context
-    token = repo.get_branch("main").token
+    token = repo.context.branches.read_open(BranchName("main")).record.token
     lake.kv.set(keys.entry(ctx.repo, token, "bad"), b"\xc1")
     found = look(lake, repo)
     assert len(found.unreadable) == 1

@@ -115,7 +115,7 @@ def find_faults(storm: Storm, lake: Lake, told: ledgers.Told) -> list[str]:
             findings += compare_reads(repo, storm.gateway)
     counts = storm.counts
     counts["blobs named"] = len(
-        {item.entry.address for b, _ in repo.branches() for item in repo.list(b) if item.entry is not None}
+        {item.entry.address for branch in repo.branches() for item in branch.list() if item.entry is not None}
     )
     counts["blobs in the store"] = sum(1 for _ in repo.context.objects.list("data/"))
     return findings
@@ -131,5 +131,5 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 def are_tokens_processed(repo: Repository) -> bool:
-    retired = any(branch.retired_tokens for _, branch in repo.branches())
+    retired = any(branch.retired_tokens for _, branch in repo.context.branches.scan_open())
     return not retired and not measure(repo.context, limit=1).tokens

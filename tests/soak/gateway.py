@@ -72,7 +72,7 @@ def compare_reads(repo: Repository, gateway: Gateway) -> list[str]:
         time.sleep(0.1)
     s3 = make_s3_client(gateway.access)
     found: list[str] = []
-    for branch, _ in repo.branches():
+    for branch in [each.name for each in repo.branches()]:
         for item in repo.list(branch):
             key = f"{branch}/{item.path}"
             body = s3.get_object(Bucket=str(repo.name), Key=key)["Body"].read()

@@ -164,8 +164,7 @@ Content = dict[tuple[str, str], tuple[str, str]]
 def content(repo: Repository) -> Content:
     return {
         (branch, item.path): (item.entry.address, text_of(repo.read(branch, item.path)))
-        for branch, record in list(repo.branches())
-        if not record.is_hidden
+        for branch in [each.name for each in repo.branches() if not each.is_hidden]
         for item in repo.list(branch)
         if item.entry is not None
     }
@@ -372,10 +371,10 @@ def run(
             return result
         with Lake.open(kv, objects, safety=SAFETY) as lake:
             repo = lake.repository("soak")
-            for branch, record in list(repo.branches()):
-                if not record.is_hidden:
+            for branch in list(repo.branches()):
+                if not branch.is_hidden:
                     with contextlib.suppress(NothingToCommit):
-                        repo.commit(branch, "what the clients left")
+                        branch.commit("what the clients left")
         if at_work:
             runs.append(_told(purger))
         if collects_from is None:

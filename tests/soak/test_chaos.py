@@ -48,7 +48,7 @@ def test_what_is_taken_away_or_left_over_by_hand_is_found() -> None:
         objects.put("data/2020010100/00000000000000000000000000", b"nobody names this")
         # what a client leaves that died between a reference and its entry, on a branch that nobody commits
         ctx = repo.context
-        (branch,) = [record for name, record in repo.branches() if name == NEVER_COMMITTED[0]]
+        (branch,) = [record for name, record in repo.context.branches.scan_open() if name == NEVER_COMMITTED[0]]
         ctx.references.create([(new_address(ctx.ids, ctx.clock.now_ms()), Reference(branch.token, object_path("x")))])
         multipart.begin(repo.context, branch_name("main"), "never/completed", seconds=60)
 

@@ -4,12 +4,15 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 
+from refstore.core import deadline
 from refstore.errors import ObjectNotFound
 from refstore.operations.copy import Copy
+from refstore.operations.restore import RestoreRequest
 from refstore.operations.upload import BATCH, Link, Stage, Upload
 from refstore.repository import Repository
 
@@ -68,18 +71,56 @@ def test_an_error_names_the_first_that_failed_and_leaves_earlier_batches_done(re
     assert shown(repo) == [*PATHS[:BATCH], "source"]
 
 
-def test_a_stream_reads_no_further_than_a_batch_ahead(repo: Repository) -> None:
-    given = 0
+def restores(repo: Repository) -> list[RestoreRequest]:
+    repo.upload_many("main", uploads())
+    repo.reset("main")
+    return [RestoreRequest(item.address) for item in repo.list_trash(branch="main")]
 
-    def counted() -> Iterator[Upload]:
+
+Each = Callable[[Repository, Iterator[Any]], Iterator[object]]
+EACH: dict[str, tuple[Callable[[Repository], Iterable[Any]], Each]] = {
+    "upload": (lambda _: uploads(), lambda repo, items: repo.upload_each("main", items)),
+    "link": (lambda repo: links(repo, PATHS), lambda repo, items: repo.link_each("main", items)),
+    "restore": (restores, lambda repo, items: repo.restore_each(items, to="main")),
+}
+"""The items, and the call that acts as its outcomes are read."""
+
+
+@pytest.mark.parametrize("form", EACH)
+def test_a_call_for_each_reads_and_acts_no_further_than_a_batch_ahead(repo: Repository, form: str) -> None:
+    make_items, call = EACH[form]
+    items, given = list(make_items(repo)), 0
+
+    def counted() -> Iterator[object]:
         nonlocal given
-        for item in uploads():
+        for item in items:
             given += 1
             yield item
 
-    stream = repo.upload_each("main", counted())
+    outcomes = call(repo, counted())
     assert (given, shown(repo)) == (0, [])
-    next(stream)
-    assert (given, shown(repo)) == (BATCH, PATHS[:BATCH])
-    assert sum(1 for _ in stream) == COUNT - 1
+    next(outcomes)
+    assert (given, len(shown(repo))) == (BATCH, BATCH)
+    assert sum(1 for _ in outcomes) == COUNT - 1
     assert shown(repo) == PATHS
+
+
+@pytest.mark.parametrize("form", EACH)
+def test_each_batch_has_the_operations_deadline_to_itself(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    make_items, call = EACH[form]
+    limit_seconds = repo.context.safety.operation_deadline_seconds
+    outcomes = call(repo, iter(list(make_items(repo))))
+    for _ in range(BATCH):
+        next(outcomes)
+    entered: list[float] = []
+    limit_operation = deadline.limit_operation
+
+    def recorded(clock: Any, seconds: float) -> Any:
+        entered.append(seconds)
+        return limit_operation(clock, seconds)
+
+    monkeypatch.setattr(deadline, "limit_operation", recorded)
+    next(outcomes)
+    assert entered == [limit_seconds]

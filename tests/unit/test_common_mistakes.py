@@ -108,7 +108,7 @@ class TestMistakes:
             call(repo)
         assert list(repo.diff("main")) == []
         assert repo.get_branch("main").head == head
-        assert [name for name, _ in repo.branches()] == ["main"]
+        assert [each.name for each in repo.branches()] == ["main"]
 
     def test_an_error_names_the_call_of_the_sdk_that_helps(self, repo: refstore.Repository) -> None:
         address = repo.stat("main", "a").address[:-9] + "000000000"  # long gone
@@ -230,7 +230,12 @@ class TestPickling:
                 pickle.dumps(connected)
 
     def test_answers_are(self, repo: refstore.Repository) -> None:
-        for answer in (repo.stat("main", "a"), repo.get_commit("main"), repo.get_branch("main"), Upload("p", b"x")):
+        for answer in (
+            repo.stat("main", "a"),
+            repo.get_commit("main"),
+            repo.get_branch("main").head,
+            Upload("p", b"x"),
+        ):
             assert pickle.loads(pickle.dumps(answer)) == answer  # noqa: S301  # its own bytes
 
     @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_tag_that_takes_itself_back_leaves_anothers(clock: FakeClock) -> None:
     kv.then = others
     with pytest.raises(Gone):
         repo.create_tag("v1", ref=old)
-    assert repo.get_tag("v1").commit == head
+    assert repo.get_tag("v1").commit_id == head
 
 
 # ---- creation of a branch
@@ -155,7 +155,7 @@ def test_nothing_to_commit_is_not_said_where_something_always_was(clock: FakeClo
     kv = Interrupted()
     repo = world(kv, clock)
     repo.upload("main", "p", b"1")
-    kv.scanned = keys.staging(repo.context.repo, repo.get_branch("main").token)
+    kv.scanned = keys.staging(repo.context.repo, repo.context.branches.read_open(BranchName("main")).record.token)
     kv.then = partial(commit_by_another, repo)
     repo.commit("main", "mine")
 
@@ -376,7 +376,7 @@ def test_a_tag_that_is_made_again_meanwhile_is_not_called_deleted(clock: FakeClo
     kv.then = others
     with pytest.raises(Conflict, match="made again"):
         repo.delete_tag("v1")
-    assert [name for name, _ in repo.tags()] == ["v1"]
+    assert [each.name for each in repo.tags()] == ["v1"]
     assert len(done(lake, "tag.delete")) == 1
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from refstore.core.ids import Address, CommitId, RepositoryName, TagName
+from refstore.core.ids import Address, BranchName, CommitId, RepositoryName, TagName
 from refstore.core.safety import CopyMode
 from refstore.errors import CorruptRecord, KVReconciling, KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
@@ -220,7 +220,9 @@ def test_a_settlement_restores_the_reference_that_a_shard_lost(losing: Losing) -
 
 def test_a_marker_whose_decision_was_lost_touches_no_live_token(losing: Losing) -> None:
     world = losing.world
-    branch = keys.branch(world.repo.context.repo, world.repo.get_branch("main").id and "main")
+    branch = keys.branch(
+        world.repo.context.repo, world.repo.context.branches.read_open(BranchName("main")).record.id and "main"
+    )
     world.upload("main", "a")
     before = world.kv.get(branch)
     assert before is not ABSENT

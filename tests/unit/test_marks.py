@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from refstore.core.ids import CommitId
+from refstore.core.ids import BranchName, CommitId
 from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, NotFound
 from refstore.gc_marks import TAKE_OVER_MS, LiveBatch, LiveSource, Marks, OfflineRun, RunState, barrier_seconds
 from refstore.kv import open_kv
@@ -305,7 +305,7 @@ class TestTheLook:
         """By a KV that lost a write, and kept the branch."""
         address = repo.upload("main", "staged", b"5").address
         ctx = repo.context
-        ctx.kv.delete(keys.token(ctx.repo, repo.get_branch("main").token))
+        ctx.kv.delete(keys.token(ctx.repo, repo.context.branches.read_open(BranchName("main")).record.token))
         assert address in staged_in(marks.mark_run.scan_live(waited(marks)))
 
     def test_reads_each_area_once(self, repo: Repository, marks: Marks) -> None:
@@ -542,11 +542,11 @@ def aborted(repo: Repository) -> CommitId:
     """The record of a commit whose committer died before it moved the branch."""
     ctx = repo.context
     repo.upload("main", "never", b"7")
-    landed = repo.get_branch("main")
+    landed = ctx.branches.read_open(BranchName("main")).record
     new = repo.commit("main", "never").id
     raw = ctx.kv.get(keys.branch(ctx.repo, repo.default_branch))
     assert raw is not ABSENT
-    now = repo.get_branch("main")
+    now = ctx.branches.read_open(BranchName("main")).record
 
     back = msgspec.structs.replace(now, head=landed.head, sealed_tokens=(landed.token,), retired_tokens=())
     assert ctx.kv.set_if(keys.branch(ctx.repo, repo.default_branch), raw, encode(back))

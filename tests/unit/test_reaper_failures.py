@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from refstore.cli.reaper import choose_exit_code
+from refstore.core.ids import BranchName
 from refstore.errors import Gone, KVUnavailable, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Op
 from refstore.records import keys
@@ -39,7 +40,7 @@ def test_an_entry_that_cannot_be_read_stops_its_token_only(grace_seconds: int | 
     bad = world.upload("main", "a", "b")
     good = world.upload("feature", "a")
     ctx = world.repo.context
-    token = world.repo.get_branch("main").token
+    token = world.repo.context.branches.read_open(BranchName("main")).record.token
     world.repo.reset("main")
     world.repo.reset("feature")
     world.corrupt(keys.entry(ctx.repo, token, "a"))

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from refstore.core.ids import Address, Path, Token
+from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.deletion_history import deletion_journal
 from refstore.deletion_history.deletion_journal import BEGAN, ENDED, PREFIX, JournalWriter
 from refstore.deletion_history.explain import explain_address as why
@@ -31,7 +31,7 @@ def segments(world: World) -> list[str]:
 
 
 def test_segments_are_lines_of_json_that_anybody_can_read(world: World) -> None:
-    token = world.repo.get_branch("main").token
+    token = world.repo.context.branches.read_open(BranchName("main")).record.token
     addresses = reaped(world, "a", "b")
     began, ended = segments(world)
     assert began.startswith("_refstore/journal/2025/11/21/")
@@ -52,7 +52,7 @@ def test_it_is_written_down_before_the_blobs_go(world: World) -> None:
 
 
 def test_why_tells_the_token_the_fate_and_what_the_store_confirmed(world: World) -> None:
-    token = world.repo.get_branch("main").token
+    token = world.repo.context.branches.read_open(BranchName("main")).record.token
     address = reaped(world, "dir/a")[0]
     found = why(world.repo.context, address)
     assert found.info.state is AddressState.GONE

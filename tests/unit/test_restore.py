@@ -94,7 +94,7 @@ def test_what_the_scrubber_dropped_is_described_by_what_its_token_still_holds(
     """A token that nobody knows any more: of a KV that was restored from a backup."""
     lost = upload(repo)
     ctx = repo.context
-    branch = repo.get_branch("main")
+    branch = ctx.branches.read_open(BranchName("main")).record
     token = ctx.staging.new_token(BranchName("main"), ctx.ids, ctx.clock)
     ctx.kv.set(
         keys.branch(ctx.repo, BranchName("main")), encode(msgspec.structs.replace(branch, token=token, write_id="w"))

@@ -39,7 +39,7 @@ def repo(repo: Repository) -> Repository:
 
 def expire(repo: Repository) -> StagedExpiry:
     total = StagedExpiry()
-    for name in [name for name, _ in repo.branches()]:
+    for name in [each.name for each in repo.branches()]:
         total += expire_staged_entries(repo.context, rules_in_force(repo.context), name)
     return total
 

@@ -40,9 +40,9 @@ router = APIRouter(
 async def list_branches(call: Reader, page: PageOf, prefix: Prefix = "", show_hidden: bool = False) -> Response:
     def read(repo: Repository) -> RefList:
         branches = (
-            RefModel(id=name, commit_id=record.head)
-            for name, record in repo.branches(prefix=prefix, after=page.after)
-            if show_hidden or not record.is_hidden
+            RefModel(id=branch.name, commit_id=branch.head)
+            for branch in repo.branches(prefix=prefix, after=page.after)
+            if show_hidden or not branch.is_hidden
         )
         results, pagination = page.take(branches, lambda ref: ref.id)
         return RefList(pagination=pagination, results=results)

@@ -21,7 +21,7 @@ router = APIRouter(
 @router.get("", operation_id="listTags", response_model=RefList)
 async def list_tags(call: Reader, page: PageOf, prefix: Prefix = "") -> Response:
     def read(repo: Repository) -> RefList:
-        tags = (RefModel(id=name, commit_id=tag.commit) for name, tag in repo.tags(prefix=prefix, after=page.after))
+        tags = (RefModel(id=tag.name, commit_id=tag.commit_id) for tag in repo.tags(prefix=prefix, after=page.after))
         results, pagination = page.take(tags, lambda ref: ref.id)
         return RefList(pagination=pagination, results=results)
 
@@ -35,7 +35,7 @@ async def create_tag(call: Writer, body: TagCreation) -> Response:
 
 @router.get("/{tag}", operation_id="getTag", response_model=RefModel)
 async def get_tag(call: Reader, tag: str) -> Response:
-    return await call.answer(lambda repo: RefModel(id=tag, commit_id=repo.get_tag(tag).commit))
+    return await call.answer(lambda repo: RefModel(id=tag, commit_id=repo.get_tag(tag).commit_id))
 
 
 @router.delete("/{tag}", operation_id="deleteTag", status_code=204, responses=failures(409))

@@ -17,6 +17,7 @@ from refstore.core.units import sum_sizes
 from refstore.errors import BranchNotFound
 from refstore.monitoring import figures, run_control
 from refstore.operations import multipart
+from refstore.operations import tag as tag_operation
 from refstore.operations.multipart import list_uploads
 from refstore.records.branch_records import StoredBranch
 from refstore.records.figure_records import Amount
@@ -70,8 +71,8 @@ async def show(
     lake = session.service.lake
 
     def work(repo: Repository) -> Response:
-        branches = list(islice(repo.branches(after=after), BRANCHES + 1))
-        tags = list(islice(repo.tags(after=after_tag), TAGS + 1))
+        branches = list(islice(repo.context.branches.scan_open(after=after), BRANCHES + 1))
+        tags = list(islice(tag_operation.scan_tags(repo.context, prefix="", after=after_tag), TAGS + 1))
         uploads = _upload_rows(repo, [name for name, _ in branches[:BRANCHES]])
         known = figures.read_figures(repo.context.kv, repo.context.repo)
         known = known._replace(gc=figures.measure_marks(repo.context, known.gc))
