@@ -126,13 +126,14 @@ class TestBranch:
     def test_it_takes_back_what_it_lost(self, repo: Repository) -> None:
         main, dev = repo.branch("main"), repo.branch("dev")
         for path in "xyz":
-            main.upload(path, b"1")
-        main.reset()
-        lost: dict[str, str] = {item.path: item.address for item in main.trash()}
-        assert main.restore(lost["x"]).path == "x"
-        assert [result.path for result in main.restore_each([RestoreRequest(lost["y"])])] == ["y"]
-        assert [result.path for result in main.restore_many(to=dev)] == ["z"]
-        assert ([change.path for change in main.diff()], dev.read("z")) == (["x", "y"], b"1")
+            dev.upload(path, b"1")
+        dev.reset()
+        lost: dict[str, str] = {item.path: item.address for item in dev.trash()}
+        assert ([*main.trash()], sorted(lost)) == ([], ["x", "y", "z"])
+        assert dev.restore(lost["x"]).path == "x"
+        assert [result.path for result in dev.restore_each([RestoreRequest(lost["y"])])] == ["y"]
+        assert [result.path for result in dev.restore_many(to=main)] == ["z"]
+        assert ([change.path for change in dev.diff()], main.read("z")) == (["x", "y"], b"1")
 
     def test_its_head_follows_commits_and_merges(self, repo: Repository) -> None:
         main, dev = repo.branch("main"), repo.branch("dev")
