@@ -47,6 +47,7 @@ _REPOSITORY_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\.[0-9a-z]{26}")
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,254}")
 _TOKEN = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_./-]{0,254}):([0-9a-z]{26})")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
+_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 OWN_ADDRESS_PATTERN: Final = r"data/([0-9]{10})/([0-9a-z]{26})"
 """As a regular expression that RE2 reads too. `[0-9]`, not `\\d`: to Python that is every digit of Unicode."""
 _OWN_ADDRESS = re.compile(OWN_ADDRESS_PATTERN)
@@ -98,6 +99,16 @@ def commit_id(text: str) -> CommitId:
     if not _COMMIT.fullmatch(text):
         raise InvalidName(f"{text[:80]!r} is not a commit id; it is 64 hexadecimal digits")
     return CommitId(text)
+
+
+def encode_ref(ref: str) -> str:
+    """Write a ref as one segment of a path, as in `refstore://REPOSITORY/REF/PATH` and in the keys of S3 clients."""
+    return ref.replace("/", "%2F")
+
+
+def decode_ref(segment: str) -> str:
+    """Return the ref that a segment stands for."""
+    return _ENCODED_SLASH.sub("/", segment) if "%" in segment else segment
 
 
 def object_path(path: str) -> Path:

@@ -10,6 +10,10 @@ from refstore.objects.base import ObjectStore
 
 AHEAD_BYTES: Final = 1024 * 1024
 """How much more than a small read asks for is requested with it: the next one is often its neighbour."""
+AHEAD_BYTES_MAX: Final = 8 * AHEAD_BYTES
+"""How much more at most is requested of a file that is read in order."""
+REQUEST_BYTES_MAX: Final = 32 * AHEAD_BYTES
+"""How much of a large read is requested at a time, as memory holds it twice."""
 
 
 class StoredFile(io.RawIOBase):
@@ -28,9 +32,9 @@ class StoredFile(io.RawIOBase):
         self._read_range = read_range
         self._size = size_bytes
         self._ahead = ahead_bytes
-        self._at = 0
+        self._at: int = 0
         self._held = b""
-        self._held_from = 0
+        self._held_from: int = 0
         self.requested_bytes = 0
         self.is_remote = is_remote
 
@@ -58,10 +62,7 @@ class StoredFile(io.RawIOBase):
             return b""
         held_end = self._held_from + len(self._held)
         if not self._held_from <= self._at <= end <= held_end:
-            until = min(self._size, max(end, self._at + self._ahead))
-            self._held = b"".join(self._read_range(self._at, until))
-            self._held_from = self._at
-            self.requested_bytes += len(self._held)
+            self._request(self._at, max(end, self._at + self._ahead))
         data = self._held[self._at - self._held_from : end - self._held_from]
         self._at += len(data)
         return data
@@ -69,6 +70,39 @@ class StoredFile(io.RawIOBase):
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # any buffer
         data = self.read(len(buffer))
         buffer[: len(data)] = data
+        return len(data)
+
+    def _request(self, start: int, end: int) -> None:
+        """Hold the bytes from one place up to another one, or to the object's end."""
+        self._held = b""  # not both at once
+        self._held = b"".join(self._read_range(start, min(self._size, end))) if start < self._size else b""
+        self._held_from = start
+        self.requested_bytes += len(self._held)
+
+
+class ReadAheadFile(StoredFile):
+    """What an `io.BufferedReader` reads an object through: the longer it reads on in order, the more is requested.
+
+    Of what is requested and then not read there is `ahead_bytes` at each place, or an eighth of what was read in order.
+    """
+
+    _in_order_bytes = 0
+
+    def readall(self) -> bytes:
+        data = super().readall()
+        self._held, self._held_from = b"", self._at  # whoever has the rest of an object does not read it again
+        return data
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        held_end = self._held_from + len(self._held)
+        if not self._held_from <= self._at < held_end:
+            self._in_order_bytes = self._in_order_bytes + len(self._held) if self._at == held_end else 0
+            ahead = max(self._ahead, min(self._in_order_bytes // 8, AHEAD_BYTES_MAX))
+            self._request(self._at, self._at + min(len(buffer), REQUEST_BYTES_MAX) + ahead)
+        first = self._at - self._held_from
+        data = memoryview(self._held)[first : first + len(buffer)]
+        buffer[: len(data)] = data
+        self._at += len(data)
         return len(data)
 
 

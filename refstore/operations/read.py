@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -62,6 +63,21 @@ class ResolvedEntry(NamedTuple):
     """The token that the entry is staged under; None: it is committed."""
     commit: CommitId | None = None
     """The commit that a committed entry was read from, not the branch's head since."""
+
+
+class PinnedObject(NamedTuple):
+    """The object that a ref had at a path when it was resolved."""
+
+    ref: str
+    path: Path
+    resolved: ResolvedEntry
+    content: Content | None
+    """Where its content lies, if that is not the entry's address."""
+
+    @property
+    def stored(self) -> StoredEntry | Content:
+        """What has the address, size and checksum of the content."""
+        return self.resolved.entry if self.content is None else self.content
 
 
 class ListedPath(NamedTuple):
@@ -239,23 +255,39 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     Raises Gone where the object was swept, or where its foreign owner removed or changed it; and as `open_content`.
     """
     for _ in range(ATTEMPTS):
-        resolved, content = _resolve_content(ctx, refs.resolve(ctx, ref), path)
-        if not is_own(resolved.entry.address):
-            return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
-        if content is not None and content.is_erased:
-            raise Gone(f"{path!r} on {ref!r} was erased by the purge {content.run}")
-        stored = content if content is not None else resolved.entry
-        try:
-            return open_content(ctx, stored, start, end, f"{path!r} on {ref!r}")
-        except ObjectNotFound:
-            if _resolve_content(ctx, refs.resolve(ctx, ref), path) == (resolved, content):
-                if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
-                    raise refs.marked_error(resolved.commit, mark) from None
-                raise CorruptObject(
-                    f"{path!r} on {ref!r} names {stored.address}, which is gone; do not run any collection, and"
-                    " report this"
-                ) from None
+        pinned = pin_object(ctx, ref, path)
+        with suppress(ObjectNotFound):
+            return open_pinned(ctx, pinned, start, end)
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
+
+
+def pin_object(ctx: Context, ref: str, path: Path) -> PinnedObject:
+    """Return the object that a ref has at a path now. Raises ObjectNotFound, and Gone where a purge erased it."""
+    resolved, content = _resolve_content(ctx, refs.resolve(ctx, ref), path)
+    if content is not None and content.is_erased:
+        raise Gone(f"{path!r} on {ref!r} was erased by the purge {content.run}")
+    return PinnedObject(ref, path, resolved, content)
+
+
+def open_pinned(ctx: Context, pinned: PinnedObject, start: int, end: int | None) -> Iterator[bytes]:
+    """Return the bytes of this object, whatever its path has now.
+
+    Raises ObjectNotFound where the object is gone because its path was changed, and otherwise as `open_object`.
+    """
+    ref, path, resolved, content = pinned
+    if not is_own(resolved.entry.address):
+        return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
+    stored = pinned.stored
+    try:
+        return open_content(ctx, stored, start, end, f"{path!r} on {ref!r}")
+    except ObjectNotFound:
+        if _resolve_content(ctx, refs.resolve(ctx, ref), path) != (resolved, content):
+            raise
+        if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
+            raise refs.marked_error(resolved.commit, mark) from None
+        raise CorruptObject(
+            f"{path!r} on {ref!r} names {stored.address}, which is gone; do not run any collection, and report this"
+        ) from None
 
 
 def open_content(

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from refstore.core.clock import format_utc
+from refstore.core.ids import decode_ref, encode_ref
 from refstore.errors import InvalidName, InvalidPath, NotFound, RepositoryNotFound
 from refstore.public_types import stored_entry
 from refstore.records.keys import LAST_CODE_POINT
@@ -29,7 +30,7 @@ from refstore.service.access_keys import Role
 from refstore_s3.object_attributes import etag_of
 from refstore_s3.s3_errors import S3Error
 from refstore_s3.s3_requests import S3Request
-from refstore_s3.targets import S3Bucket, decode_ref, encode_ref
+from refstore_s3.targets import S3Bucket
 from refstore_s3.xml_documents import NAMESPACE, NOT_IN_XML, Content, escape_text, make_content
 
 AMOUNT_MAX: Final = 1000

@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 from starlette.responses import Response, StreamingResponse
 
 from refstore.core import deadline, ids
-from refstore.core.ids import is_own
+from refstore.core.ids import decode_ref, encode_ref, is_own
 from refstore.errors import (
     InvalidName,
     InvalidParts,
@@ -49,7 +49,7 @@ from refstore_s3.object_parts import ALGORITHM_HEADER, TYPE_HEADER, UploadChecks
 from refstore_s3.object_reads import check_changed, stat_object
 from refstore_s3.s3_errors import S3Error, explain_failure, make_error_body
 from refstore_s3.s3_requests import S3Request
-from refstore_s3.targets import S3Bucket, Target, check_path, decode_ref, encode_ref, make_key
+from refstore_s3.targets import S3Bucket, Target, check_path, make_key
 from refstore_s3.xml_documents import Content, make_document
 
 T = TypeVar("T")

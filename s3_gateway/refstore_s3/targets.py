@@ -10,7 +10,6 @@ repository's record, and counts only while the setting is on.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,14 +17,13 @@ from typing import Final, NamedTuple
 
 from refstore.configuration.settings import S3Settings
 from refstore.core import ids
+from refstore.core.ids import decode_ref, encode_ref
 from refstore.core.pinned_buckets import parse_pinned_buckets
 from refstore.errors import InvalidName, InvalidPath
 from refstore.records.repository_records import RepositoryRecord
 from refstore_http.principals import Principal
 from refstore_http.service import Service
 from refstore_s3.s3_errors import S3Error
-
-_SLASH = re.compile("%2f", re.IGNORECASE)
 
 
 class S3Bucket(NamedTuple):
@@ -59,15 +57,6 @@ def split_key(bucket: S3Bucket, key: str) -> Target:
 def make_key(bucket: S3Bucket, ref: str, path: str) -> str:
     """Return the key of a path."""
     return path if bucket.branch else f"{encode_ref(ref)}/{path}"
-
-
-def encode_ref(ref: str) -> str:
-    """Write a ref as the first segment of a key."""
-    return ref.replace("/", "%2F")
-
-
-def decode_ref(segment: str) -> str:
-    return _SLASH.sub("/", segment) if "%" in segment else segment
 
 
 def check_path(target: Target) -> str:
