@@ -34,6 +34,8 @@ class Scale:
     """Objects that the S3 server lists."""
     booked: int = 50_000
     """Uploads per turn."""
+    frame_bytes: int = 1 << 30
+    """Of a Parquet file of which one row group is read."""
     remembered: int = 100_000
     """Objects whose memory is measured."""
     reaped: int = 100_000
@@ -108,6 +110,7 @@ QUICK: Final = Scale(
     started=2,
     staged=3_000,
     listed=500,
+    frame_bytes=32 << 20,
     booked=2_000,
     remembered=5_000,
     reaped=3_000,

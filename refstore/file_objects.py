@@ -72,7 +72,7 @@ def open_raw(ctx: Context, ref: str, path: Path) -> ReadAheadFile:
                     "again"
                 ) from error
 
-    return ReadAheadFile(read_range, pinned.stored.size_bytes, ahead_bytes=BUFFER_BYTES)
+    return ReadAheadFile(read_range, pinned.stored_content.size_bytes, ahead_bytes=BUFFER_BYTES)
 
 
 def open_reader(ctx: Context, ref: str, path: Path) -> io.BufferedReader:

@@ -29,7 +29,8 @@ class StoredFile(io.RawIOBase):
     ) -> None:
         """`read_range` returns the bytes from one place up to another one."""
         super().__init__()
-        self._read_range = read_range
+        self.read_range = read_range
+        """Requests bytes, and keeps nothing of them."""
         self._size = size_bytes
         self._ahead = ahead_bytes
         self._at: int = 0
@@ -75,7 +76,7 @@ class StoredFile(io.RawIOBase):
     def _request(self, start: int, end: int) -> None:
         """Hold the bytes from one place up to another one, or to the object's end."""
         self._held = b""  # not both at once
-        self._held = b"".join(self._read_range(start, min(self._size, end))) if start < self._size else b""
+        self._held = b"".join(self.read_range(start, min(self._size, end))) if start < self._size else b""
         self._held_from = start
         self.requested_bytes += len(self._held)
 

@@ -75,7 +75,7 @@ class PinnedObject(NamedTuple):
     """Where its content lies, if that is not the entry's address."""
 
     @property
-    def stored(self) -> StoredEntry | Content:
+    def stored_content(self) -> StoredEntry | Content:
         """What has the address, size and checksum of the content."""
         return self.resolved.entry if self.content is None else self.content
 
@@ -277,7 +277,7 @@ def open_pinned(ctx: Context, pinned: PinnedObject, start: int, end: int | None)
     ref, path, resolved, content = pinned
     if not is_own(resolved.entry.address):
         return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
-    stored = pinned.stored
+    stored = pinned.stored_content
     try:
         return open_content(ctx, stored, start, end, f"{path!r} on {ref!r}")
     except ObjectNotFound:
