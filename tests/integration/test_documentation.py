@@ -207,7 +207,7 @@ def test_every_block_of_the_readme_is_run_or_is_output() -> None:
 def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
     """In one shell, in an empty folder. An hour's wait is shortened, and another port taken."""
     need_git()
-    for name in ("pyspark", "lakefs_spec", "pandas"):
+    for name in ("pyspark", "lakefs_spec", "pandas", "polars"):
         pytest.importorskip(name)
     project = tmp_path / "any-project"
     git = ["git", "-C", project, "-c", "user.name=ann", "-c", "user.email=ann@example.com"]

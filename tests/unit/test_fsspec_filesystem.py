@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -311,3 +312,18 @@ def test_the_project_brings_it() -> None:
     kind = RefstoreFileSystem
     assert project["entry-points"]["fsspec.specs"] == {kind.protocol: f"{kind.__module__}:{kind.__qualname__}"}
     assert any(line.startswith("fsspec") for line in project["optional-dependencies"]["fsspec"])
+
+
+def test_the_blocks_of_the_page_run(
+    tmp_path: Path, lake_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = (
+        (ROOT / "docs/usage.md").read_text("utf-8").partition("## Files and data frames\n")[2].partition("\n## ")[0]
+    )
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
+        exec(block, names)  # noqa: S102
+    assert capsys.readouterr().out == "1\n[(4,)]\n"
+    names["fs"].close()
+    RefstoreFileSystem.clear_instance_cache()
