@@ -51,7 +51,9 @@ def write_frame(repo: Repository, size_bytes: int) -> None:
         pq.ParquetWriter(file, schema, compression="none", use_dictionary=False) as writer,
     ):
         for _ in range(GROUPS):
-            writer.write_table(pa.table([random.random(rows) for _ in names], schema=schema), row_group_size=rows)
+            writer.write_table(
+                pa.table([pa.array(random.random(rows)) for _ in names], schema=schema), row_group_size=rows
+            )
 
 
 def read_group(repo: Repository, number: int, *, pre_buffer: bool) -> tuple[int, int]:
