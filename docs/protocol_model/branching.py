@@ -221,8 +221,8 @@ class Branching(Multipart):
 
     reserves = True
 
-    def create_branch(self, branch: str, source: str) -> Steps:
-        """`source`: a branch, or a commit's id.
+    def create_branch(self, branch: str, source: str, lease: str | None = None) -> Steps:
+        """`source`: a branch, or a commit's id. `lease`: of a transaction's branch.
 
         Rule 19: Creation of branches, deletion of repositories, and names.
 
@@ -262,7 +262,7 @@ class Branching(Multipart):
             if created and (yield from self.is_tagged(branch)):  # behind it, as who creates a tag takes it away
                 yield ("cas", ("b", branch), reserved, None)
                 return "409"
-            created = created and (yield ("cas", ("b", branch), reserved, Branch(head, token, (), (), token)))
+            created = created and (yield ("cas", ("b", branch), reserved, Branch(head, token, (), (), token, lease)))
             if not created:
                 standing = yield ("get", ("b", branch))
                 created = yield from self.was_live(token, standing)

@@ -158,6 +158,7 @@ def explore(
             results = {label: node.results for label, node in zip(labels, nodes, strict=True)}
             why = (
                 invariants.truthful(results, start, after, scenario.keeps, scenario.somewhere)
+                or invariants.ended_once(results)
                 or invariants.won_once(results, takers)
                 or invariants.replaced_once(results, bringers)
                 or invariants.shares_a_name(results, taggers, after)
@@ -255,6 +256,7 @@ class Constants:
         calls = [call for calls in scenario.procs.values() for call in calls]
         names = {call[0] for call in calls}
         written = {call[1] for call in calls if call[0] in WRITE_BRANCHES}
+        written |= {call[2] for call in calls if call[0] == "finish_transaction"}
         everything = "delete_repository" in names
         retired = [(key[1], fate) for key, record in start.kv.items() if key[0] == "b" for _, fate in record.retired]
         commits = bool(
@@ -267,7 +269,7 @@ class Constants:
                 ("b", name) for name in written | drained
             }
             self._keys.add(("repo",))
-            if not names & {"create_branch", "delete_branch"}:
+            if not names & {"create_branch", "delete_branch", "begin_transaction", "finish_transaction", "end_lease"}:
                 self._keys.add(("b",))
         if not commits:
             self._keys.add(("mc",))
@@ -288,7 +290,7 @@ class Constants:
         return key in self._keys or key[0] in self._kinds or (key[0] in ("c", "l") and key in store.kv)
 
 
-COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
+COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert", "finish_transaction"))
 COLLECTING = frozenset((
     "gc", "gc_again", "gc_given_up", "mark", "mark_again", "sweep", "sweep_all", "unmark", "unmark_run"
 ))  # fmt: skip
@@ -297,7 +299,7 @@ UPLOADING_IN_PARTS = frozenset((
     "begin_upload", "write_part", "complete_upload", "complete_if_absent", "abort_upload", "expire_upload"
 ))  # fmt: skip
 UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING | {"end_backups", "tick"}
-WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
+WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch", "begin_transaction", "renew", "end_lease"}
 
 
 def waits(nodes: tuple[Node, ...], index: int) -> bool:

@@ -237,7 +237,7 @@ def truthful(
     linked: dict[str, str] = {}
     for label, calls in results.items():
         for (name, *args), verdict in calls:
-            if name in ("commit", "finish_commit", "merge", "cherry_pick", "revert"):
+            if name in ("commit", "finish_commit", "merge", "cherry_pick", "revert", "finish_transaction"):
                 landed = ("~landed", args[-1]) in store.kv
                 if landed != (verdict == "ok"):
                     return (
@@ -322,6 +322,19 @@ def truthful(
             ):
                 return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, and the object is nowhere"
     return moved_once(results, keeps)
+
+
+def ended_once(results: Results) -> str | None:
+    """No transaction is ended for its writer, and merged by its writer."""
+    ended = {args[0] for calls in results.values() for (name, *args), verdict in calls if (name, verdict) == ENDED}
+    for label, calls in results.items():
+        for (name, *args), verdict in calls:
+            if name == "finish_transaction" and verdict == "ok" and args[0] in ended:
+                return f"LIE: {label} was told ok of {name}{tuple(args)}, and the reaper ended {args[0]}"
+    return None
+
+
+ENDED = ("end_lease", "ended")
 
 
 def moved_to(store: Store, args: list) -> str | None:

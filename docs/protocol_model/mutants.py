@@ -179,6 +179,7 @@ from .mutants_staging import (
     WritesOverTheList,
 )
 from .mutants_times import HasItsOwnGrace, LeavesTheSkewOut, ReleasesAtOnce
+from .mutants_transactions import EndsAtOnce, EndsWhatWasRenewed, MergesUnrenewed
 from .offline import Offline, Proto
 from .scenarios import Scenario
 from .staging import Source
@@ -353,6 +354,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(BelievesWhatMovedOn, "multipart: complete | complete (replay) | commit", "LIE"),
     Mutant(AnswersByTheRecordAlone, "multipart: complete (crash) | commit; reap; complete (replay)", "LIE"),
     Mutant(AnswersForWhatWasRefused, "multipart: complete if absent; complete (replay) | upload if absent", "LIE"),
+    Mutant(EndsAtOnce, "transaction: upload; renew; finish | end of its lease | scrub", "LIE"),
+    Mutant(
+        EndsWhatWasRenewed, "transaction: finish of a job's first attempt | second attempt | end of the first", "LIE"
+    ),
+    Mutant(
+        MergesUnrenewed,
+        "transaction: finish of a job's first attempt | second attempt | end of the first",
+        "LIE",
+    ),
     Mutant(DeletesWithoutWitness, "loss: reset; reap", "UNSAFE"),
     Mutant(ReadsNoWitness, "copy put back: of before a commit, reaped; reset; reap", "UNSAFE"),
     Mutant(ReadsNoManifest, "copy put back: of before a commit; reset; reap; gc", "UNSAFE"),

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .background import Background
 from .calls import Do
 from .store import Branch, Entry, Steps, Tag, branch_of, each
+from .transactions import Transactions
 
 MARKING, STANDING, SWEEPING, SWEPT, ABANDONED = "marking", "standing", "sweeping", "swept", "abandoned"
 
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     """Commits that it marked, found complete and unmarked: none of what they name is among the candidates."""
 
 
-class Offline(Background):
+class Offline(Transactions):
     def gc(self, *expired: str) -> Steps:
         """What runs every night: mark, then sweep whatever stands."""
         known = yield ("scan", ("g",))

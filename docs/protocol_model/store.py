@@ -92,6 +92,8 @@ class Branch(NamedTuple):
     """(token, DELETED or the commit that took it)."""
     born: str
     """The incarnation: the token that the branch was created with."""
+    lease: str | None = None
+    """Of a transaction's branch: the id of the last renewal."""
 
 
 class Closed(NamedTuple):
