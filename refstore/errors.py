@@ -21,6 +21,7 @@
     │   ├── AddressNotFound
     │   └── UploadNotFound     a multipart upload was completed, aborted, or has expired
     ├── Gone               it was there and is not any more, or is on its way out; nothing to retry (410)
+    │   └── TransactionEnded   its lease ran out, or its branch was deleted; nothing of it was merged
     ├── Conflict           the state does not allow it; look, then decide (409)
     │   ├── AlreadyExists
     │   ├── PathChanged        what the caller has read at the path is not there any more
@@ -193,6 +194,10 @@ class UploadNotFound(NotFound):
 
 class Gone(RefstoreError):
     code = "gone"
+
+
+class TransactionEnded(Gone):
+    code = "transaction_ended"
 
 
 class Conflict(RefstoreError):

@@ -36,6 +36,8 @@ class UnitError(NamedTuple):
 class PassSummary:
     published: int = 0
     """Retired tokens whose markers were published for their operations."""
+    ended: int = 0
+    """Transactions whose lease ran out, and whose branches were deleted."""
     committed: int = 0
     """Commits whose addresses' references were forgotten."""
     tokens: int = 0
@@ -85,6 +87,7 @@ class PassSummary:
         """Whether nothing was done: a pass right after this one would do nothing either."""
         counts = (
             self.published,
+            self.ended,
             self.committed,
             self.tokens,
             self.released,

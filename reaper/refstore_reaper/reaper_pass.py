@@ -1,7 +1,7 @@
 """One bounded pass over one repository.
 
     publish     retired tokens whose operation died before publishing -> markers (rule 3); entries of the manifest that
-                the object store did not take -> there (rule 21)
+                the object store did not take -> there (rule 21); branches whose lease ran out -> deleted (rule 24)
     committed   committed markers: delete the references of added addresses, hand their tokens over (rule 7)
     deleted     deleted markers: release every reference under the token
     due         empty lists and expired issued addresses, when due: `deleting`, then the blob, then the key (rule 8)
@@ -171,8 +171,11 @@ class ReaperPass:
                     published=branch.close_all(self._ctx, REPOSITORY_DELETED_CAUSE, on_corrupt=on_corrupt)
                 )
             else:
-                self._tally.count(published=reference_release.publish_markers(self._ctx, on_corrupt=on_corrupt))
+                left = reference_release.find_left_branches(self._ctx, on_corrupt=on_corrupt)
+                self._tally.count(published=reference_release.publish_markers(self._ctx, left.retired))
                 self._ctx.manifest.write_unwritten()
+                if left.run_out and self._is_whole():
+                    self._tally.count(ended=reference_release.end_transactions(self._ctx, left.run_out))
 
     # ---- markers -> released references
 

@@ -11,19 +11,21 @@ was done already changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import BranchName, Path, Token, is_own
 from refstore.kv.base import ABSENT
+from refstore.operations import transaction
 from refstore.records import keys
 from refstore.records.branch_records import DeletedToken, StoredBranch, TokenRecord, decode_branch
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Reference
 from refstore.records.staging_records import StoredEntry, decode_staged_many
+from refstore.versioning.branches import OpenBranch
 from refstore.versioning.markers import COMMITTED_CAUSE_PREFIX
 from refstore.versioning.references import Release, ReleaseResult
 from refstore_reaper.readable_records import OnCorrupt, raise_error, readable
@@ -32,16 +34,35 @@ PAGE: Final = 5000
 """Entries of a token that are released with shared round trips. On SQLite that is one transaction of about 40 ms."""
 
 
-def publish_markers(ctx: Context, *, on_corrupt: OnCorrupt = raise_error) -> int:
-    """Publish the markers of retired tokens whose operations died before (rule 3). Return the number of tokens."""
-    branches = ctx.branches
-    markers = ctx.markers
-    pending = [
-        BranchName(name)
-        for name, _, record in readable(ctx.kv.scan_all(keys.branches(ctx.repo)), decode_branch, on_corrupt)
-        if record.retired_tokens or not isinstance(record, StoredBranch)
-    ]
-    return sum(markers.publish(branches, name) for name in pending)
+class LeftBranches(NamedTuple):
+    """What operations and transactions have left of branches when they died."""
+
+    retired: list[BranchName]
+    """With retired tokens whose markers are to be published (rule 3)."""
+    run_out: list[tuple[BranchName, OpenBranch]]
+    """With a lease that ran out (rule 24)."""
+
+
+def find_left_branches(ctx: Context, *, on_corrupt: OnCorrupt = raise_error) -> LeftBranches:
+    """Read all branch records."""
+    left = LeftBranches([], [])
+    for text, raw, record in readable(ctx.kv.scan_all(keys.branches(ctx.repo)), decode_branch, on_corrupt):
+        name = BranchName(text)
+        if record.retired_tokens or not isinstance(record, StoredBranch):
+            left.retired.append(name)
+        elif transaction.has_run_out(ctx, record):
+            left.run_out.append((name, OpenBranch(raw, record)))
+    return left
+
+
+def publish_markers(ctx: Context, names: Iterable[BranchName]) -> int:
+    """Publish the markers of the retired tokens of branches. Return the number of tokens."""
+    return sum(ctx.markers.publish(ctx.branches, name) for name in names)
+
+
+def end_transactions(ctx: Context, run_out: Iterable[tuple[BranchName, OpenBranch]]) -> int:
+    """Delete branches whose lease ran out, and return how many: those stay that were renewed since they were read."""
+    return sum(transaction.end(ctx, name, opened) for name, opened in run_out)
 
 
 def process_deleted(ctx: Context, token: Token, marker: DeletedToken, *, page: int = PAGE) -> Iterator[ReleaseResult]:

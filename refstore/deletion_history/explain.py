@@ -9,12 +9,16 @@ store that does not answer raises. `incomplete` lists what could not be searched
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.batches import split_batches
+from refstore.core.clock import to_datetime
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.deletion_history.causes import SWEEP
 from refstore.deletion_history.deletion_journal import DeletionRecord
@@ -35,6 +39,7 @@ from refstore.operations.purge_roles import (
     role_of_identity,
 )
 from refstore.operations.swept_entries import find_sweeping_marks
+from refstore.operations.transaction import TRANSACTION_BRANCHES
 from refstore.operations.trash import LostName
 from refstore.public_types import Entry, public_entry
 from refstore.records import keys
@@ -48,12 +53,47 @@ SWEPT_FOLDERS: Final = ("data/", object_names.RANGES, object_names.METARANGES, o
 """The prefixes of the keys that the offline job may delete."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """One deletion of an address, by whatever part of refstore."""
+
+    address: str
+    at: datetime
+    by: str
+    """`reaper`, `sweep` for the offline job, or `cleaning` for that of what purges left behind."""
+    run: str
+    """The id of the reaper, of the mark, or of the cleaning."""
+    outcome: str
+    """As `DeletionRecord` has it: deleted, missing, interrupted, failed or tagged."""
+    cause: str
+    """Why the object was not needed: reset, overwritten, ... expired, orphan blob, ..."""
+    rule: str
+    """The rule by which it was deleted, as a text."""
+    path: str
+    """The last path that named it; '' if no record has it."""
+    size_bytes: int | None
+    """None: unknown."""
+    reason: str
+    """The store's reason, if it failed."""
+    _token: str = field(repr=False)
+
+    @classmethod
+    def of_record(cls, record: DeletionRecord) -> Deletion:
+        known = record._asdict()
+        at, token, size_bytes = to_datetime(known.pop("at_ms")), known.pop("token"), known.pop("size_bytes")
+        return cls(**known, at=at, size_bytes=size_bytes if size_bytes >= 0 else None, _token=token)
+
+
+deletion_token: Final[Callable[[Deletion], str]] = attrgetter("_token")
+"""Return the staging token under which the last path was named; '' if no record has it."""
+
+
 class AddressReport(NamedTuple):
     """What the records say about an address."""
 
     info: AddressInfo
     """Its references and its state now."""
-    deletions: tuple[DeletionRecord, ...]
+    deletions: tuple[Deletion, ...]
     """Oldest first. There is more than one if the first was interrupted, or the store refused it."""
     marked: tuple[MarkedFor, ...]
     """The marks that contain it and are not swept yet; not those from which a commit that names it was taken back."""
@@ -193,7 +233,14 @@ def _explain(ctx: Context, search: DeletionSearch, addresses: Sequence[Address])
     """Explain each address, without the commits that name it."""
     views = [_view(ctx, address) for address in addresses]
     return [
-        AddressReport(view, found.deletions, found.marked, None, found.incomplete, role_of_identity(ctx, view.address))
+        AddressReport(
+            view,
+            tuple(map(Deletion.of_record, found.deletions)),
+            found.marked,
+            None,
+            found.incomplete,
+            role_of_identity(ctx, view.address),
+        )
         for view, found in zip(views, search.of_addresses(views), strict=True)
     ]
 
@@ -283,7 +330,9 @@ def explain_state(view: AddressInfo, purged: PurgeRole | None, *, is_marked: boo
 def _names(view: AddressInfo, *, is_purged: bool, is_marked: bool) -> str:
     """Say what names it."""
     match view.state, view.reference_state:
-        case AddressState.REFERENCED, ReferenceState.STAGED if _is_of_purge(view):
+        case AddressState.REFERENCED, ReferenceState.STAGED if _is_only_on(view, TRANSACTION_BRANCHES):
+            return "a transaction has staged it, and merges it, or it goes with the hidden branch of that transaction"
+        case AddressState.REFERENCED, ReferenceState.STAGED if _is_only_on(view, HIDDEN_BRANCHES):
             return "a run of the purge has staged it on a hidden branch, and commits it, or it goes with that branch"
         case AddressState.REFERENCED, ReferenceState.STAGED:
             return "it is staged, and nothing deletes it"
@@ -308,5 +357,6 @@ def _names(view: AddressInfo, *, is_purged: bool, is_marked: bool) -> str:
             return ""
 
 
-def _is_of_purge(view: AddressInfo) -> bool:
-    return all(reference.branch.startswith(HIDDEN_BRANCHES) for reference in view.references)
+def _is_only_on(view: AddressInfo, branches: str) -> bool:
+    """Return whether only branches name it whose names begin so."""
+    return all(reference.branch.startswith(branches) for reference in view.references)

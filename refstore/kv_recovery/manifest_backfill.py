@@ -122,7 +122,7 @@ def _fill_gap(
     ctx: Context, record: RepositoryRecord, gap: ManifestGap, fence: PositionFence, progress: Progress
 ) -> None:
     commits = _describe_commits(ctx, record, set(gap.commits)) if gap.commits else []
-    branches = [BranchCreated(name, each.id, each.head, each.created_ms, each.is_hidden) for name, each in gap.branches]
+    branches = [_describe_branch(name, each) for name, each in gap.branches]
     markers = read_in_batches(ctx.kv, [keys.committed_marker(ctx.repo, entry.commit) for entry in commits])
     processed: list[AnyEntry] = []
     for entry, marker in zip(commits, markers, strict=True):
@@ -148,11 +148,16 @@ def _renew_branch(ctx: Context, name: BranchName) -> None:
     """Give a branch another id, so that it counts as a new one. Raises BranchNotFound, Contention."""
     for _ in range(ATTEMPTS):
         opened = ctx.branches.read_open(name)
-        record, new = opened.record, ctx.ids.new_id(ctx.clock.now_ms())
-        if ctx.branches.change(name, opened, id=new):
-            ctx.manifest.add(BranchCreated(name, new, record.head, record.created_ms, record.is_hidden))
+        if renewed := ctx.branches.change(name, opened, id=ctx.ids.new_id(ctx.clock.now_ms())):
+            ctx.manifest.add(_describe_branch(name, renewed))
             return
     raise ctx.branches.contention(name)
+
+
+def _describe_branch(name: BranchName, record: StoredBranch) -> BranchCreated:
+    return BranchCreated(
+        name, record.id, record.head, record.created_ms, record.is_hidden, lease_until_ms=record.lease_until_ms
+    )
 
 
 def _describe_commits(ctx: Context, record: RepositoryRecord, unrecorded: set[CommitId]) -> list[CommitLanded]:

@@ -260,7 +260,13 @@ class RecordRestore:
         ctx, name = self._ctx, branch.branch
         token = ctx.staging.new_token(name, ctx.ids, ctx.clock)
         raw = ctx.branches.create(
-            name, head, token, hidden=branch.is_hidden, branch_id=branch.branch_id, created_ms=branch.created_ms
+            name,
+            head,
+            token,
+            hidden=branch.is_hidden,
+            branch_id=branch.branch_id,
+            created_ms=branch.created_ms,
+            lease_until_ms=branch.lease_until_ms,
         )
         return raw is not None
 

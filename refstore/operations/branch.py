@@ -28,12 +28,14 @@ from refstore.versioning.manifest import BranchCreated
 from refstore.versioning.markers import BRANCH_DELETED_CAUSE, RESET_CAUSE
 
 
-def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool = False) -> CommitId:
+def create_branch(
+    ctx: Context, name: BranchName, source: str, *, hidden: bool = False, lease_until_ms: int = 0
+) -> CommitId:
     """Make a branch at a ref's commit. Raises AlreadyExists, NotFound, Gone (the commit is marked), RepositoryNotFound.
 
     The repository and the mark are checked before the record is written, and again after it; a branch that was made too
     late is deleted again. If a store fails after the record was written, the branch stays, as after a crash: others may
-    use it by then.
+    use it by then. `lease_until_ms`: of a transaction's branch (rule 24).
     """
     open_record(ctx)
     ref = refs.resolve(ctx, source)
@@ -45,7 +47,7 @@ def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool =
         token = ctx.staging.new_token(name, ctx.ids, ctx.clock)
         tried.add(token)
         with unknown.tolerate():  # try again then, with another new token
-            raw = branches.create(name, ref.commit, token, hidden=hidden)
+            raw = branches.create(name, ref.commit, token, hidden=hidden, lease_until_ms=lease_until_ms)
             if raw is not None:
                 break
         raw = branches.read_raw(name)
@@ -66,7 +68,7 @@ def create_branch(ctx: Context, name: BranchName, source: str, *, hidden: bool =
         _close_branch(ctx, name, branches.parse_open(name, raw))
         raise
     created = branches.parse_open(name, raw).record
-    entry = BranchCreated(name, created.id, ref.commit, created.created_ms, hidden)
+    entry = BranchCreated(name, created.id, ref.commit, created.created_ms, hidden, lease_until_ms)
     ctx.manifest.add_landed(entry, f"branch {name!r} was created")
     return ref.commit
 

@@ -33,6 +33,8 @@ class StoredBranch(Record, frozen=True, tag=20):
     is_hidden: bool = False
     id: str = ""
     """Made once with the branch, so that a later branch of the same name can be told apart."""
+    lease_until_ms: int = 0
+    """Until when the writer is there whose transaction this is (rule 24); 0: it is no transaction's branch."""
 
     @property
     def live_tokens(self) -> tuple[Token, ...]:

@@ -98,6 +98,7 @@ class Branches:
         hidden: bool = False,
         branch_id: str = "",
         created_ms: int = 0,
+        lease_until_ms: int = 0,
     ) -> bytes | None:
         """Create a branch, and return its record's bytes; None if an open or an undrained closed branch has the name.
         Raises AlreadyExists if a tag has it.
@@ -119,7 +120,7 @@ class Branches:
                 " delete the tag first"
             )
         record = StoredBranch(
-            head, token, (), (), self._ids.new_id(now), created_ms or now, hidden, id=branch_id or token
+            head, token, (), (), self._ids.new_id(now), created_ms or now, hidden, branch_id or token, lease_until_ms
         )
         raw = encode(record)
         return raw if self._kv.set_if(self.key(name), reserved, raw) else None

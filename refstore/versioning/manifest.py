@@ -76,6 +76,8 @@ class BranchCreated(_BranchEntry, frozen=True, tag="branch"):
     head: CommitId
     created_ms: int
     is_hidden: bool = False
+    lease_until_ms: int = 0
+    """As it was when the branch was made: a transaction that is put back has run out, and the reaper ends it."""
 
 
 class BranchDeleted(_BranchEntry, frozen=True, tag="branch-deleted"):

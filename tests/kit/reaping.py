@@ -82,7 +82,8 @@ def _clean_up(tools: Tools) -> Then:
 
 
 def _publish(tools: Tools) -> None:
-    reference_release.publish_markers(tools.ctx)
+    left = reference_release.find_left_branches(tools.ctx)
+    reference_release.publish_markers(tools.ctx, left.retired)
 
 
 def _committed(tools: Tools, page: int) -> Then:

@@ -31,6 +31,7 @@ CODES = {
     "AddressNotFound": ("address_not_found", 3),
     "UploadNotFound": ("upload_not_found", 3),
     "Gone": ("gone", 4),
+    "TransactionEnded": ("transaction_ended", 4),
     "Conflict": ("conflict", 4),
     "AlreadyExists": ("already_exists", 4),
     "PathChanged": ("path_changed", 4),
