@@ -84,6 +84,7 @@ def _clean_up(tools: Tools) -> Then:
 def _publish(tools: Tools) -> None:
     left = reference_release.find_left_branches(tools.ctx)
     reference_release.publish_markers(tools.ctx, left.retired)
+    reference_release.end_transactions(tools.ctx, left.run_out)
 
 
 def _committed(tools: Tools, page: int) -> Then:

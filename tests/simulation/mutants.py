@@ -12,6 +12,7 @@ from tests.simulation.multipart_mutants import uploads_in_parts
 from tests.simulation.planting import Edit, Mutant
 from tests.simulation.purge_mutants import purged
 from tests.simulation.race_mutants import races
+from tests.simulation.transaction_mutants import transactions
 
 PLACING = "refstore.operations.stage_entries"
 REFERENCES = "refstore.versioning.references:References"
@@ -330,6 +331,7 @@ def mutants() -> Iterator[Mutant]:
     yield from uploads_in_parts()
     yield from lost_writes()
     yield from races()
+    yield from transactions()
 
 
 def marks() -> Iterator[Mutant]:

@@ -43,6 +43,7 @@ from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
 from tests.simulation.purge_scenarios import purges, purges_and_others, purges_of_all
 from tests.simulation.race_scenarios import races
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, times
+from tests.simulation.transaction_scenarios import transactions
 from tests.simulation.worlds import (
     Start,
     after_reset,
@@ -693,5 +694,6 @@ def every() -> Iterator[Plan]:
         purges_and_others,
         losses,
         races,
+        transactions,
     ):
         yield from group()
