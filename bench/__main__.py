@@ -34,6 +34,7 @@ from bench import (
     s3,
     scale,
     start,
+    transactions,
 )
 from bench.measure import Row
 from bench.workshop import FULL, QUICK, Workshop
@@ -59,6 +60,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "s3": s3.run,
     "reaping-s3": reaping_s3.run,
     "commits": commits.run,
+    "transactions": transactions.run,
     "imports": imports.run,
     "manifest": manifest.run,
     "rebuild": rebuild.run,

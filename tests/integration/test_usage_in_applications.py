@@ -45,6 +45,7 @@ def test_the_blocks_run_one_after_the_other(tmp_path: Path) -> None:
         "latest.csv": 1,
         "processes": 4,
         "threads": 8,
+        "transactions": 2,
     }
 
 
