@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from refstore_purge.verify import RowFinding
+
 from bench import lakes
 from bench.measure import Bar, Row, Series, at_least, at_most, in_fresh_process, in_turns, rates, seconds_of
 from bench.purge_data import (
@@ -47,7 +49,6 @@ from refstore_purge import purge_run as job
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import IdsFile, PurgeOptions
 from refstore_purge.untyped_pandas import pa, pq
-from refstore_purge.verify import RowFinding
 
 FIND_FACTOR: Final = 0.7
 INDEX_FACTOR: Final = 3.0
@@ -332,7 +333,7 @@ def _verify(shop: Workshop, lake: Purged) -> Iterator[Row]:
 
     def verified(number: int) -> float:
         shop.say(f"purge: verifying {lake.rows:,} rows: turn {number + 1}")
-        return seconds_of(lambda: _check_found(list(verify.verify(lake.repo, file))))
+        return seconds_of(lambda: _check_found(verify(lake.repo, file).findings))
 
     def found(_turn: int) -> float:
         began = time.perf_counter()

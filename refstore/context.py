@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from refstore.audit import AuditLog
@@ -49,6 +49,8 @@ class Context:
     """The lake's audit log."""
     lake_objects: Callable[[], ObjectStore]
     """Return the lake's own object store, beside the repositories."""
+    read_purge_key: Callable[[], bytes | None] = field(repr=False)
+    """Return the key of the purge; None: it keeps no index and no ledger of ids. Raises InvalidSettings."""
     shown_namespace: str = ""
     """The prefix of physical addresses in API answers: the namespace's URL, or a lakeFS client's name for it."""
 

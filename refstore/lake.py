@@ -95,6 +95,8 @@ class Lake:
     """URLs of the folders below which foreign objects may be read (the setting `import_from`)."""
     audit_log: AuditLog | None = None
     """None: the lake's own, in its object store."""
+    read_purge_key: Callable[[], bytes | None] = field(default=lambda: None, repr=False)
+    """Returns the key of the purge; None: it keeps no index and no ledger of ids."""
     _agreed: AgreedDurations | None = None
     foreign: ForeignReads = field(init=False)
     """Reads foreign objects below `import_from`."""
@@ -126,6 +128,7 @@ class Lake:
         clock: Clock | None = None,
         import_from: Sequence[str] = (),
         object_stores: NamedStores | None = None,
+        read_purge_key: Callable[[], bytes | None] = lambda: None,
         only_read: bool = False,
         check_identity: bool = True,
     ) -> Lake:
@@ -139,7 +142,7 @@ class Lake:
         stores are reached that namespaces name, such as {"archive": {"endpoint": "https://..."}}. `only_read`: the
         caller changes nothing, so write neither id nor durations to a lake that has none yet. `check_identity`: False
         only for who makes the KV fit the object store. `import_from`: URLs of the folders below which foreign objects
-        may be read.
+        may be read. `read_purge_key`: returns the key of the purge when somebody purges.
         """
         clock = clock or SystemClock()
         if explicit is None:
@@ -154,6 +157,7 @@ class Lake:
             open_store=partial(open_objects, io_timeout_seconds=own.objects_io_seconds),
             object_stores=object_stores or {},
             import_from=import_from,
+            read_purge_key=read_purge_key,
         )
         try:
             if check_identity:
@@ -497,6 +501,7 @@ class Lake:
             grace,
             self.audit,
             lambda: self.own_store,
+            self.read_purge_key,
             shown,
         )
 

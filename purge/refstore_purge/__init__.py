@@ -1,6 +1,13 @@
 """The purge: find the rows of given ids in onboarded data sets, and rewrite the objects that have them, on an engine
 of the offline job.
 
+    with refstore.open("./lake") as lake:
+        repo = lake.repository("sales")
+        refstore_purge.onboard(repo, Path("purge.json").read_text())
+        print(refstore_purge.purge(repo, ["guest-1", "guest-2"], dry_run=True).rows)
+
+`onboard`, `purge`, `verify`, `restore` and `clean_up` are what an application calls, and the commands do. The rest:
+
 purge_run.py                  one run over all data sets of a repository
 purge_context.py              its options, and what all of its steps do
 purge_account.py, outcomes.py  what became of each object, folded into the report
@@ -20,6 +27,220 @@ object_holders.py             which names objects have
 summary_files.py              the summary files of Parquet
 purge_cleanup.py              delete what purges left behind, past its days
 restore_backups.py            go back to backups
-verify.py, verify_*.py        look again, with other code
+verify_datasets.py, verify_*.py   look again, with other code
 purge_report.py               what a run did
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from refstore.errors import Invalid
+
+if TYPE_CHECKING:
+    from refstore.operations.onboard import OnboardedDocument
+    from refstore.purge_document.document import PurgeDocument
+    from refstore.repository import Repository
+    from refstore_gc.engines.choice import Engines
+    from refstore_gc.run_progress import ReportProgress
+    from refstore_gc.run_summary import CleanupSummary
+    from refstore_purge.ids_file import GivenIds, IdsFile
+    from refstore_purge.purge_report import PurgeReport
+    from refstore_purge.restore_backups import RestoreSummary
+    from refstore_purge.verify_datasets import RowFinding, VerifyReport
+
+__all__ = [
+    "CleanupSummary",
+    "IdsFile",
+    "PurgeReport",
+    "RestoreSummary",
+    "RowFinding",
+    "VerifyReport",
+    "clean_up",
+    "onboard",
+    "purge",
+    "restore",
+    "verify",
+]
+
+_MODULES: Final = {
+    "CleanupSummary": "refstore_gc.run_summary",
+    "IdsFile": "refstore_purge.ids_file",
+    "PurgeReport": "refstore_purge.purge_report",
+    "RestoreSummary": "refstore_purge.restore_backups",
+    "RowFinding": "refstore_purge.verify_datasets",
+    "VerifyReport": "refstore_purge.verify_datasets",
+}
+"""Where each class is defined. It is imported on first use, because that takes PyArrow and pandas."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def onboard(
+    repository: Repository, document: PurgeDocument | str, *, by: str = "", dry_run: bool = False
+) -> OnboardedDocument:
+    """Set which data sets of a repository may be purged, all at once, on behalf of `by`. Nothing is purged by this.
+
+    `document`: a `refstore.PurgeDocument`, or its JSON (`docs/purge.md`). `dry_run`: check it, and set nothing.
+    The answer has the document, when it was set, and warnings, also of data sets that have no object at a head.
+
+    Raises InvalidPurge (with the place in the document), Contention, Unavailable.
+    """
+    from refstore_purge.dataset_results import find_empty_datasets
+
+    onboarded = repository.onboard_purge(document, by=by, dry_run=dry_run)
+    empty = find_empty_datasets(repository, onboarded.document.onboarded_datasets)
+    return onboarded._replace(warnings=(*onboarded.warnings, *empty))
+
+
+def purge(
+    repository: Repository,
+    ids: GivenIds | None = None,
+    *,
+    ledger: bool = False,
+    id_type: str = "",
+    datasets: Sequence[str] = (),
+    dry_run: bool = False,
+    max_partitions: int | None = None,
+    after: str = "",
+    includes_copies: bool = False,
+    ignores_statistics: bool = False,
+    breaker_share: float = 0.5,
+    breaker_floor_rows: int = 10_000,
+    engines: Engines | None = None,
+    report_progress: ReportProgress | None = None,
+    print_notice: Callable[[str], None] | None = None,
+) -> PurgeReport:
+    """Remove the rows of the ids from the onboarded data sets, and return what was done, which also lies in the
+    repository. It may be killed anywhere and called again.
+
+    `ids`: a `pathlib.Path` of CSV, Parquet or JSON lines with one column `id`; an `IdsFile` for a file of another form;
+    or texts and integers. `ledger`: instead of ids, those that were ever purged. `id_type`: compare them as "string",
+    "integer", "binary" or "uuid"; by default as they are. `datasets`: names; by default all that have ids. `dry_run`:
+    find the rows, and write nothing but the report. `max_partitions`: do at most so many; the report's `watermark` is
+    the `after` of the next call. `includes_copies`: purge names outside the data sets of the same objects, too.
+    `ignores_statistics`: read the ids' column also where the statistics of a file exclude them. `breaker_share`: raise
+    if more than this share of the rows would go, but never for `breaker_floor_rows` or fewer. `engines`: where it runs
+    (`refstore_gc.engines.choice`); by default on this machine. `report_progress` is called with each `StepProgress`;
+    `print_notice` with a sentence about the ids that were read. No id is in them, nor in the report or an error.
+
+    The index and the ledger of ids are kept if the lake has a `purge_key`; an embedded lake makes one.
+
+    Raises NotFound (nothing is onboarded; the ledger is empty), Invalid (the ids, their type, a data set's name or
+    file), Conflict (the breaker), InvalidSettings (the key), Unavailable, Corrupt.
+    """
+    from refstore_gc.engines.choice import EngineOptions
+    from refstore_gc.engines.choice import Engines as DefaultEngines
+    from refstore_gc.run_progress import ignore_progress
+    from refstore_purge import ids_file, purge_run
+
+    if (ids is None) != ledger:
+        raise Invalid("a purge needs either ids or ledger=True; give one of them")
+    repository.purge_document()  # before an engine is started
+    with (
+        nullcontext() if ids is None else ids_file.open_ids(ids) as file,
+        nullcontext(engines) if engines is not None else closing(DefaultEngines(EngineOptions())) as chosen,
+    ):
+        options = purge_run.PurgeOptions(
+            ids=file,
+            id_type=id_type,
+            datasets=tuple(datasets),
+            dry_run=dry_run,
+            max_partitions=max_partitions,
+            after=after,
+            includes_copies=includes_copies,
+            ignores_statistics=ignores_statistics,
+            share=breaker_share,
+            floor_rows=breaker_floor_rows,
+            purge_key=repository.context.read_purge_key(),
+        )
+        return purge_run.run_purge(
+            repository, chosen, options, report_progress or ignore_progress, print_notice=print_notice or _ignore_notice
+        )
+
+
+def verify(
+    repository: Repository,
+    ids: GivenIds,
+    *,
+    id_type: str = "",
+    datasets: Sequence[str] = (),
+    history: bool = False,
+    report_progress: ReportProgress | None = None,
+    print_notice: Callable[[str], None] | None = None,
+) -> VerifyReport:
+    """Read every object of the onboarded data sets, with other readers than `purge`, and return what is left of the
+    ids, and what could not be looked at, with the reason. It changes nothing. `history`: look at every commit of data
+    sets of the mode `keep-history`, too. The other arguments are those of `purge`.
+
+    Raises NotFound (nothing is onboarded), Invalid (the ids, a data set's name), Unavailable.
+    """
+    from refstore_gc.run_progress import ignore_progress
+    from refstore_purge import ids_file, verify_datasets
+
+    with ids_file.open_ids(ids) as file:
+        return verify_datasets.verify_datasets(
+            repository,
+            file,
+            id_type=id_type,
+            only=tuple(datasets),
+            history=history,
+            report_progress=report_progress or ignore_progress,
+            print_notice=print_notice or _ignore_notice,
+        )
+
+
+def restore(
+    repository: Repository,
+    run: str = "",
+    *,
+    dataset: str = "",
+    partition: str = "",
+    path: str = "",
+    backup: str = "",
+    dry_run: bool = False,
+    report_progress: ReportProgress | None = None,
+) -> RestoreSummary:
+    """Bring back what purges have replaced, in every version, while the backups last; and return what was restored.
+
+    `run`: undo this run; by default each object gets its newest backup. `dataset`, `partition` (`day=2026-11-26`, of
+    the data set) and `path` restrict it; `backup` is the address of one backup, whichever run replaced it. `dry_run`:
+    count, and change nothing. What a restore replaces becomes trash, which has days of its own.
+
+    Raises NotFound (there is no such backup, or no such data set), Invalid, Unavailable.
+    """
+    from refstore_gc.run_progress import ignore_progress
+    from refstore_purge import restore_backups
+
+    scope = restore_backups.RestoreScope(run, dataset, partition, path, backup)
+    return restore_backups.restore_backups(
+        repository, scope, dry_run=dry_run, report_progress=report_progress or ignore_progress
+    )
+
+
+def clean_up(
+    repository: Repository, *, dry_run: bool = False, report_progress: ReportProgress | None = None
+) -> CleanupSummary:
+    """Delete the backups and the trash that are past their days, and what killed runs left, and return what went. The
+    nightly job does the same. `dry_run`: count, and delete nothing.
+
+    Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
+    """
+    from refstore_gc.run_progress import ignore_progress
+    from refstore_purge import purge_cleanup
+
+    return purge_cleanup.clean_up(
+        repository.context, dry_run=dry_run, report_progress=report_progress or ignore_progress
+    )
+
+
+def _ignore_notice(_: str) -> None:
+    """Tell nobody."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
@@ -31,6 +32,8 @@ FOLDER_PREFIX: Final = "refstore-purge-ids-"
 """What the name of a folder with ids begins with."""
 ID_COLUMN: Final = "id"
 """What the only column is called, if nobody says which one has the ids."""
+GIVEN: Final = "ids"
+"""What a file of ids is called that were given as values."""
 BATCH_ROWS: Final = 100_000
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**64 - 1
@@ -63,6 +66,10 @@ class IdsFile(NamedTuple):
         return self.path.name
 
 
+GivenIds = Path | IdsFile | Iterable[str | int]
+"""Ids as a caller of `refstore_purge` has them: a file whose only column is `id`, a file of another form, or values."""
+
+
 class LoadedIds(NamedTuple):
     """What was read from a file of ids."""
 
@@ -90,6 +97,44 @@ class _IdBatch(NamedTuple):
 def ids_folder() -> AbstractContextManager[Path]:
     """Make a folder for ids, for a block."""
     return make_private_folder(FOLDER_PREFIX)
+
+
+@contextmanager
+def open_ids(ids: GivenIds) -> Generator[IdsFile, None, None]:
+    """Give the ids as a file for the block. Values are written to one that only this user can read, and that goes
+    afterwards. Raises Invalid; its message names no id.
+    """
+    if isinstance(ids, IdsFile):
+        yield ids
+    elif isinstance(ids, Path):
+        yield IdsFile(ids)
+    elif isinstance(ids, str | bytes) or not isinstance(ids, Iterable):  # a text may be an id as well as a path
+        raise Invalid(
+            f"ids is of type {type(ids).__name__}; give a list of ids, or a file of them: pathlib.Path(...), or "
+            "refstore_purge.IdsFile(...)"
+        )
+    else:
+        with ids_folder() as folder:
+            file = folder / GIVEN
+            _write_values(file, ids)
+            yield IdsFile(file)
+
+
+def _write_values(file: Path, values: Iterable[object]) -> None:
+    number = 0
+    with file.open("w", encoding="ascii") as opened:
+        for number, value in enumerate(values, 1):
+            if isinstance(value, str):
+                opened.write(json.dumps({ID_COLUMN: str(value)}) + "\n")
+            elif isinstance(value, Integral) and not isinstance(value, bool):
+                opened.write(json.dumps({ID_COLUMN: int(value)}) + "\n")
+            else:
+                raise Invalid(
+                    f"number {number} of the ids is of type {type(value).__name__}; give texts or integers, and binary "
+                    "ids as a file of Parquet"
+                )
+    if not number:
+        raise Invalid("ids is empty; give at least one id")
 
 
 def load_ids(file: IdsFile, folder: Path, *, id_type: str = "", datasets: Sequence[str] = ()) -> LoadedIds:

@@ -13,6 +13,7 @@ then the objects are deleted. So nothing restores what goes, and a KV that loses
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from refstore.records.pending_deletes import PendingDelete
 from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import LocationsPublished, ManifestLocation
 from refstore_gc import kv_guard
+from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
 from refstore_gc.run_summary import FAILURES_SHOWN, CleanupSummary, ObjectCount
 
 ABANDONED_MS: Final = DAY_MS
@@ -114,17 +116,19 @@ class _CleanupCounts:
         )
 
 
-def clean_up(ctx: Context, *, dry_run: bool = False) -> CleanupSummary:
+def clean_up(
+    ctx: Context, *, dry_run: bool = False, report_progress: ReportProgress = ignore_progress
+) -> CleanupSummary:
     """Delete what is past its days, and what no signed URL reads any more.
 
     Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
     """
     if dry_run:
-        return _clean_up(ctx, dry_run=True)
+        return _clean_up(ctx, report_progress, dry_run=True)
     if not ctx.locations.are_announced() and not delete_abandoned_branches(ctx, dry_run=True):
         return CleanupSummary()  # and no entry of the audit log is begun
     with ctx.audit.act("purge.clean", repository=ctx.name) as draft:
-        done = _clean_up(ctx, dry_run=False)
+        done = _clean_up(ctx, report_progress, dry_run=False)
         gone = sum(each.objects for each in (done.backups, done.trash, done.attempts, done.pending_deletions))
         draft.happened = bool(gone or done.branches or done.failed_objects)
         draft.after = {
@@ -138,7 +142,7 @@ def clean_up(ctx: Context, *, dry_run: bool = False) -> CleanupSummary:
     return done
 
 
-def _clean_up(ctx: Context, *, dry_run: bool) -> CleanupSummary:
+def _clean_up(ctx: Context, report_progress: ReportProgress, *, dry_run: bool) -> CleanupSummary:
     done = _CleanupCounts(branches=delete_abandoned_branches(ctx, dry_run=dry_run))
     if not ctx.locations.are_announced():
         return done.to_summary()
@@ -146,8 +150,9 @@ def _clean_up(ctx: Context, *, dry_run: bool) -> CleanupSummary:
     fence = None if dry_run else kv_guard.begin_guarded_pass(ctx, "purge")
     name = f"purge-{ctx.ids.new_id(ctx.clock.now_ms())}"
     journal = JournalWriter(ctx.objects, name, ctx.clock, count())
-    now = ctx.clock.now_ms()
-    for page in split_batches(ctx.locations.scan_changing(), PAGE):
+    now, began = ctx.clock.now_ms(), time.monotonic()
+    for number, page in enumerate(split_batches(ctx.locations.scan_changing(), PAGE)):
+        report_progress(StepProgress("cleaning up", number * PAGE, None, time.monotonic() - began))
         found: list[tuple[LocatedIdentity, dict[Address, LeftoverExpiry]]] = []
         for each in page:
             if each.location.current is None:

@@ -228,6 +228,8 @@ def unexamined_place(reason: str, ending_command: str = "", dataset: str = "") -
 
 
 class PurgeReport(msgspec.Struct, kw_only=True):
+    """What a run did, what it left, and where rows of its ids still are. Times are milliseconds since the epoch."""
+
     run: str
     state: ReportState
     engine: str = ""

@@ -7,6 +7,7 @@ back behind both would bring back what the later one purged.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
@@ -23,6 +24,7 @@ from refstore.operations.version_entries import scan_versions
 from refstore.records.location_records import Content
 from refstore.repository import Repository
 from refstore.versioning.locations import LocatedIdentity
+from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
 from refstore_purge.content_replacement import keep_in_manifest
 from refstore_purge.purge_plan import is_within, partition_of
 
@@ -62,16 +64,22 @@ class RestoreSummary(msgspec.Struct, kw_only=True):
     not_restored_count: int = 0
 
 
-def restore_backups(repo: Repository, scope: RestoreScope, *, dry_run: bool = False) -> RestoreSummary:
+def restore_backups(
+    repo: Repository,
+    scope: RestoreScope,
+    *,
+    dry_run: bool = False,
+    report_progress: ReportProgress = ignore_progress,
+) -> RestoreSummary:
     """Restore the objects of a scope. Raises NotFound (there is no candidate), Invalid (the scope), Unavailable."""
     ctx = repo.context
     done = RestoreSummary(restore=ctx.ids.new_id(ctx.clock.now_ms()), run=scope.run)
     if dry_run:
-        _restore_all(repo, scope, done, dry_run=True)
+        _restore_all(repo, scope, done, report_progress, dry_run=True)
     else:
         with ctx.audit.change("purge.restore", repository=repo.name) as draft:
             try:
-                _restore_all(repo, scope, done, dry_run=False)
+                _restore_all(repo, scope, done, report_progress, dry_run=False)
             finally:  # what was restored before an error is restored
                 draft.after = {**scope._asdict(), "restore": done.restore, "objects": done.objects}
     if not (done.objects or done.already_restored or done.not_restored_count):
@@ -82,12 +90,15 @@ def restore_backups(repo: Repository, scope: RestoreScope, *, dry_run: bool = Fa
     return done
 
 
-def _restore_all(repo: Repository, scope: RestoreScope, done: RestoreSummary, *, dry_run: bool) -> None:
-    ctx = repo.context
+def _restore_all(
+    repo: Repository, scope: RestoreScope, done: RestoreSummary, report_progress: ReportProgress, *, dry_run: bool
+) -> None:
+    ctx, began = repo.context, time.monotonic()
     for page in split_batches(_scan_locations(ctx, _select_identities(repo, scope)), PAGE):
         candidates = [found for each in page if (found := _find_candidate(each, scope, done)) is not None]
         with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             _restore(ctx, candidates, done, dry_run=dry_run)
+        report_progress(StepProgress("restoring objects", done.objects, None, time.monotonic() - began))
 
 
 def _select_identities(repo: Repository, scope: RestoreScope) -> set[str] | None:

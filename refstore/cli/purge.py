@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refstore.cli.common import emit, invocation_of, repository_of, settings_of, warn_of, who
+from refstore.cli.common import emit, invocation_of, repository_of, warn_of, who
 from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
 from refstore.cli.parameters import By, Name, Yes
@@ -15,10 +15,8 @@ from refstore.cli.purge_backups import backups, clean, restore
 from refstore.cli.purge_report import emit_report, summary_of
 from refstore.cli.purge_run import run, verify
 from refstore.cli.rows import format_when
+from refstore.core.clock import to_ms
 from refstore.errors import Invalid
-from refstore.purge_document.document import PurgeDocument
-from refstore.purge_document.document import read_document as read_purge_document
-from refstore.purge_document.purge_key import read_purge_key
 
 if TYPE_CHECKING:
     from refstore.repository import Repository
@@ -50,14 +48,7 @@ def onboard(
     """
     text = read_document(file)
     with repository_of(ctx, repo_name) as repo:
-        if dry_run:
-            parsed = read_purge_document(text)
-            warn_of(parsed.warnings)
-            _show_datasets(ctx, repo, parsed.document)
-            return
-        onboarded = repo.onboard_purge(text, by=who() if by is None else by)
-        warn_of(onboarded.warnings)
-        _show_datasets(ctx, repo, onboarded.document)
+        _onboard(ctx, repo, text, by=who() if by is None else by, dry_run=dry_run)
 
 
 @app.command("show")
@@ -70,7 +61,7 @@ def show(ctx: typer.Context, repo_name: Name) -> None:
     with repository_of(ctx, repo_name, only_read=True) as repo:
         onboarded = repo.purge_document()
         if invocation_of(ctx).json:
-            when = {"set": format_when(onboarded.set_ms), "by": onboarded.set_by}
+            when = {"set": format_when(to_ms(onboarded.set_at)), "by": onboarded.set_by}
             emit(ctx, {"repository": repo.name, **when, "document": msgspec.json.decode(onboarded.text)})
         else:
             print(onboarded.text, end="" if onboarded.text.endswith("\n") else "\n")
@@ -91,17 +82,16 @@ def validate(
     Example: refstore purge validate sales purge.json
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        text = read_document(file) if file else repo.purge_document().text
-        parsed = read_purge_document(text)
-        warn_of(parsed.warnings)
-        _show_datasets(ctx, repo, parsed.document)
+        _onboard(ctx, repo, read_document(file) if file else repo.purge_document().text, dry_run=True)
 
 
-def _show_datasets(ctx: typer.Context, repo: Repository, document: PurgeDocument) -> None:
-    """Print the data sets, and warn of those that have nothing."""
-    from refstore_purge.dataset_results import find_empty_datasets
+def _onboard(ctx: typer.Context, repo: Repository, text: str, *, by: str = "", dry_run: bool) -> None:
+    """Set the document, or only check it; print its data sets."""
+    import refstore_purge
 
-    warn_of(find_empty_datasets(repo, document.onboarded_datasets))
+    onboarded = refstore_purge.onboard(repo, text, by=by, dry_run=dry_run)
+    document = onboarded.document
+    warn_of(onboarded.warnings)
     emit(
         ctx,
         [
@@ -136,13 +126,11 @@ def ledger_(
     """
     from refstore_purge import id_index, ledger
 
-    settings = settings_of(ctx)
-    secret = read_purge_key(settings.purge_key, settings.data)
-    if secret is None:
-        raise Invalid("there is no ledger without a key; set purge_key")
-    key = id_index.IndexKey.derive(secret)
     with repository_of(ctx, repo_name, only_read=not forget) as repo:
-        store = repo.context.objects
+        secret = repo.context.read_purge_key()
+        if secret is None:
+            raise Invalid("there is no ledger without a key; set purge_key")
+        key, store = id_index.IndexKey.derive(secret), repo.context.objects
         if forget:
             confirm(ctx, f"later runs will not look for the ids of the run {forget!r}", yes=yes)
             with repo.context.audit.change("purge.forget", repository=repo.name, after={"run": forget}):

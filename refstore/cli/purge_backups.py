@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -70,15 +71,16 @@ def restore(
              refstore purge restore sales --path tracking/event/part-0.parquet --yes
     Exit code 4: some objects were not restored; the output says why.
     """
-    from refstore_purge import restore_backups
+    import refstore_purge
 
     with open_lake(ctx) as lake:
         repo = lake.repository(repo_name)
-        scope = restore_backups.RestoreScope(run_id, dataset, partition, path, backup)
+        run = partial(
+            refstore_purge.restore, repo, run_id, dataset=dataset, partition=partition, path=path, backup=backup
+        )
         if not dry_run:
-            looked = restore_backups.restore_backups(repo, scope, dry_run=True)
-            confirm(ctx, f"{looked.objects} objects of {repo.name!r} will get back what was purged", yes=yes)
-        done = restore_backups.restore_backups(repo, scope, dry_run=dry_run)
+            confirm(ctx, f"{run(dry_run=True).objects} objects of {repo.name!r} will get back what was purged", yes=yes)
+        done = run(dry_run=dry_run)
     shown = msgspec.to_builtins(done)
     if not invocation_of(ctx).json:
         shown.pop("not_restored")
@@ -102,12 +104,12 @@ def clean(
     Exit code 5: the store did not delete some objects, and the output says why; the next cleaning tries again.
     """
     with open_lake(ctx) as lake:
-        from refstore_purge import purge_cleanup
+        import refstore_purge
 
         repo = lake.repository(repo_name)
         if not dry_run:
             confirm(ctx, f"backups of {repo.name!r} that are past their days will be deleted", yes=yes)
-        done = purge_cleanup.clean_up(repo.context, dry_run=dry_run)
+        done = refstore_purge.clean_up(repo, dry_run=dry_run)
     if invocation_of(ctx).json:
         emit(ctx, msgspec.to_builtins(done))
     else:

@@ -21,13 +21,10 @@ from refstore.cli.parameters import Conf, EngineOption, Master, Name, Yes
 from refstore.cli.purge_backups import LEFT
 from refstore.cli.purge_report import emit_report
 from refstore.errors import Invalid
-from refstore.purge_document.purge_key import read_purge_key
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
-    from refstore_purge.purge_report import PurgeReport
-    from refstore_purge.purge_run import PurgeOptions
-    from refstore_purge.verify import VerifyCounts
+    from refstore_purge import VerifyReport
 
 IDS_HELP: Final = "The ids: CSV with a header, Parquet or JSON lines; a file, or lakefs://REPO/REF/PATH."
 IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
@@ -125,50 +122,43 @@ def run(
              refstore purge run sales --ledger --yes
     Exit code 4: something is left, or a data set has no object or no identifier; the report says what, and why.
     """
-    from refstore_purge.purge_run import IdsFile, PurgeOptions
+    import refstore_purge
 
     if bool(ids) == ledger:
         ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
-    file = IdsFile(Path(), id_column, dataset_column, delimiter, not no_header, empty_id)
-    if ledger and file != IdsFile(Path()):
+    form = (id_column, dataset_column, delimiter, not no_header, empty_id)
+    if ledger and form != ("", "", ",", True, False):
         ctx.fail("give the options of a file of ids with --ids, not with --ledger")
-    options = PurgeOptions(
-        ids=None if ledger else file,
-        id_type=id_type,
-        datasets=tuple(datasets or ()),
-        dry_run=dry_run,
-        max_partitions=max_partitions,
-        after=after,
-        includes_copies=including_copies,
-        ignores_statistics=ignore_statistics,
-        share=breaker_share,
-        floor_rows=breaker_floor,
-    )
-    report = _purge(ctx, repo_name, ids, options, EngineRequest(engine, master, conf), yes=yes or dry_run)
-    return None if report.is_done else LEFT
-
-
-def _purge(
-    ctx: typer.Context, repo_name: str, ids: str, options: PurgeOptions, engine: EngineRequest, *, yes: bool
-) -> PurgeReport:
-    """Make a run, and print its report. `ids`: the place of their file; '' for those of the ledger."""
-    settings = settings_of(ctx)
-    key = read_purge_key(settings.purge_key, settings.data)
     with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as path:
-        file = options.ids._replace(path=path) if options.ids is not None and path is not None else None
         repo = lake.repository(repo_name)
-        repo.purge_document()  # before an engine is started
-        confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
-        with engine.open(settings.offline) as engines, show_progress() as report_progress:
-            from refstore_purge.purge_run import run_purge
-
-            if key is None:
-                print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            made = run_purge(
-                repo, engines, dataclasses.replace(options, ids=file, purge_key=key), report_progress, print_notice=_say
+        repo.purge_document()  # before somebody is asked, and an engine is started
+        question = f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}"
+        confirm(ctx, question, yes=yes or dry_run)
+        with (
+            EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines,
+            show_progress() as report_progress,
+        ):
+            if repo.context.read_purge_key() is None:
+                _say("warning: no index and no ledger of ids is kept: purge_key is not set")
+            report = refstore_purge.purge(
+                repo,
+                None if path is None else refstore_purge.IdsFile(path, *form),
+                ledger=ledger,
+                id_type=id_type,
+                datasets=datasets or (),
+                dry_run=dry_run,
+                max_partitions=max_partitions,
+                after=after,
+                includes_copies=including_copies,
+                ignores_statistics=ignore_statistics,
+                breaker_share=breaker_share,
+                breaker_floor_rows=breaker_floor,
+                engines=engines,
+                report_progress=report_progress,
+                print_notice=_say,
             )
-        emit_report(ctx, made)
-    return made
+        emit_report(ctx, report)
+    return None if report.is_done else LEFT
 
 
 def _say(text: str) -> None:
@@ -202,9 +192,8 @@ def verify(
     Exit code 4: rows or entries are left, an object could not be looked at, or a data set has no object or no
     identifier.
     """
-    from refstore_purge import verify as verifying
+    import refstore_purge
 
-    counts = verifying.VerifyCounts()
     with (
         open_lake(ctx, only_read=True, allow_foreign=urls_of(allow_foreign)) as lake,
         _ids_file(lake, ids) as file,
@@ -212,27 +201,25 @@ def verify(
     ):
         repo = lake.repository(repo_name)
         with show_progress() as report_progress:
-            found = verifying.verify(
+            report = refstore_purge.verify(
                 repo,
-                verifying.IdsFile(file, id_column, dataset_column, delimiter, not no_header, empty_id),
+                refstore_purge.IdsFile(file, id_column, dataset_column, delimiter, not no_header, empty_id),
                 id_type=id_type,
-                only=tuple(datasets or ()),
+                datasets=datasets or (),
                 history=history,
-                counts=counts,
                 report_progress=report_progress,
                 print_notice=_say,
             )
-            findings = list(found)
     if invocation_of(ctx).json:
-        emit(ctx, {**dataclasses.asdict(counts), "findings": findings})
+        emit(ctx, {field.name: getattr(report, field.name) for field in dataclasses.fields(report)})
     else:
-        emit(ctx, findings, is_check=True)
+        emit(ctx, report.findings, is_check=True)
     if invocation_of(ctx).output == "table":
-        print(_describe_counts(counts))
-    return LEFT if findings else None
+        print(_describe_counts(report))
+    return LEFT if report.findings else None
 
 
-def _describe_counts(counts: VerifyCounts) -> str:
+def _describe_counts(counts: VerifyReport) -> str:
     looked = f"looked at {counts.objects:,} objects: "
     rows = f"{counts.remaining_rows:,} rows" if counts.remaining_rows else ""
     entries = f"{counts.remaining_entries:,} entries beside the rows" if counts.remaining_entries else ""

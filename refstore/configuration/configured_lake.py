@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from refstore.configuration.settings import Settings
@@ -16,6 +17,7 @@ from refstore.core.file_modes import make_folder
 from refstore.core.user_folders import config_folder, data_folder
 from refstore.errors import InvalidSettings, NotFound
 from refstore.lake import Lake
+from refstore.purge_document.purge_key import read_purge_key
 
 
 def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> LoadedSettings:
@@ -55,6 +57,7 @@ def open_lake(
         signing_keys=settings.parsed_signing_keys,
         import_from=(*settings.import_from, *allow_foreign),
         object_stores=settings.named_stores,
+        read_purge_key=partial(read_purge_key, settings.purge_key, settings.data),
         only_read=only_read,
         check_identity=check_identity,
     )

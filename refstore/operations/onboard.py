@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from refstore.audit.audit_reader import RecordHistory
 from refstore.context import Context
+from refstore.core.clock import to_datetime
 from refstore.errors import Contention, CorruptRecord, InvalidPurge, NotFound
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import branch
@@ -23,26 +25,31 @@ class OnboardedDocument(NamedTuple):
     text: str
     """As it was set."""
     document: PurgeDocument
-    set_ms: int
+    set_at: datetime
+    """Of a dry run: when it was checked."""
     set_by: str
     warnings: tuple[str, ...]
 
 
-def onboard(ctx: Context, text: str, *, by: str) -> OnboardedDocument:
-    """Replace the whole document. Raises InvalidPurge, RepositoryNotFound, Contention."""
+def onboard(ctx: Context, text: str, *, by: str, dry_run: bool = False) -> OnboardedDocument:
+    """Replace the whole document. `dry_run`: check it, and set nothing. Raises InvalidPurge, RepositoryNotFound,
+    Contention.
+    """
     document, warnings = read_document(text)
     key = keys.purge_document(ctx.repo)
     for _ in range(ATTEMPTS):
         branch.open_record(ctx)
         raw = ctx.kv.get(key)  # not decoded: a document that cannot be read is replaced as well
         now = ctx.clock.now_ms()
+        if dry_run:
+            return OnboardedDocument(text, document, to_datetime(now), by, warnings)
         record = PurgeRecord(text, now, by, ctx.ids.new_id(now))
         with ctx.audit.change(
             "purge.onboard", repository=ctx.name, before=_audit_values(raw), after=_audit_values(encode(record))
         ) as draft:
             draft.happened = ctx.kv.set_if(key, raw, encode(record))
         if draft.happened:
-            return OnboardedDocument(text, document, now, by, warnings)
+            return OnboardedDocument(text, document, to_datetime(now), by, warnings)
     raise Contention(f"others kept changing the purge document of {ctx.name!r}; make the same call again")
 
 
@@ -82,7 +89,7 @@ def get_document(ctx: Context) -> OnboardedDocument:
         raise CorruptRecord(
             f"the purge document of {ctx.name!r} cannot be read ({error}); onboard it again before anything is purged"
         ) from error
-    return OnboardedDocument(record.document, document, record.set_ms, record.set_by, warnings)
+    return OnboardedDocument(record.document, document, to_datetime(record.set_ms), record.set_by, warnings)
 
 
 def _audit_values(raw: bytes | Absent) -> dict[str, object] | None:

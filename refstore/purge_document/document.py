@@ -97,11 +97,22 @@ class TrashPolicy(_DocumentPart, frozen=True):
 
 
 class PurgeDocument(_DocumentPart, frozen=True):
+    """Which data sets of a repository may be purged, and how long backups stay. `repo.onboard_purge` sets it."""
+
     whitelist: tuple[str, ...] = ()
     """Names and globs of data sets."""
     datasets: tuple[Dataset, ...] = ()
     backup: BackupPolicy = BackupPolicy()
     trash: TrashPolicy = TrashPolicy()
+
+    @staticmethod
+    def from_json(text: str) -> PurgeDocument:
+        """Read a document. Raises InvalidPurge with the place and the reason."""
+        return read_document(text).document
+
+    def to_json(self) -> str:
+        """Return the document as people read it."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
 
     def is_whitelisted(self, dataset: Dataset) -> bool:
         """Return whether a data set is on the whitelist."""

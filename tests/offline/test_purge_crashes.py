@@ -17,14 +17,13 @@ from pyarrow import orc
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import SharedFolder
 from refstore_gc.engines.local import LocalEngine, SharedWork
-from refstore_purge import purge_tasks, verify_reader_process
+from refstore_purge import purge_tasks, verify, verify_reader_process
 from refstore_purge.formats import parquet as parquet_format
 from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings
 from refstore_purge.reader_process import open_store
-from refstore_purge.verify import VerifyCounts, verify
 from refstore_purge.verify_ids import ObjectFindings
 from refstore_purge.verify_reader_process import ContentToVerify
 from tests.offline.purge_runs import purge_with
@@ -140,13 +139,14 @@ def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch
     bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
     world.commit_files({**sound, **bad})
     monkeypatch.setattr(verify_reader_process, "read_here", read_or_abort)
-    counts, others = VerifyCounts(), set(worker_processes.idle())
-    found = {each.path: each for each in verify(world.repo, guestids(world.folder, BOB), counts=counts)}
+    others = set(worker_processes.idle())
+    report = verify(world.repo, guestids(world.folder, BOB))
+    found = {each.path: each for each in report.findings}
     assert {path: (each.rows, each.reason.partition(":")[0]) for path, each in found.items()} == {
         **dict.fromkeys(sound, (1, "")),
         **dict.fromkeys(bad, (0, "the process that read or wrote it was ended by SIGABRT, twice")),
     }
-    assert (counts.objects, counts.affected_objects, counts.unexamined_objects) == (7, 7, 2)
+    assert (report.objects, report.affected_objects, report.unexamined_objects) == (7, 7, 2)
     assert set(worker_processes.idle()) <= others
 
 

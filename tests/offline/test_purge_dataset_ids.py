@@ -410,7 +410,7 @@ def test_uuids_in_folders_are_found(world: World, engines: Engines, mode: str, i
     values: Any = [str(BOB)] if is_text else pa.array([BOB.bytes], pa.binary(16))
     pq.write_table(pa.table({"id": values}), file)
     id_type = "uuid" if is_text else ""
-    found = verify.verify(world.repo, file, id_type=id_type)
+    found = verify(world.repo, file, id_type=id_type).findings
     assert sorted((each.path[-1], each.rows) for each in found) == [("a", 1), ("b", 1)]
     assert purge_with(world, engines, file, id_type=id_type, share=1).is_whole
-    assert list(verify.verify(world.repo, file, id_type=id_type)) == []
+    assert verify(world.repo, file, id_type=id_type).findings == []

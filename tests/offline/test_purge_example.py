@@ -133,7 +133,7 @@ class TestTheSeedsLayout:
         faces = {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"}
         world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [visits, faces]}), by="tests")
         ids = guestids(world.folder, "bob")
-        assert len({left.path for left in verify.verify(world.repo, ids)}) == 6
+        assert len({left.path for left in verify(world.repo, ids).findings}) == 6
         made = purge_run.run_purge(world.repo, engines, options_of(ids, share=1), lambda _: None)
         assert [(row.partition, row.objects) for row in made.rows if row.dataset == "visits"] == [
             ("day=1/guest=bob", 1),
@@ -143,4 +143,4 @@ class TestTheSeedsLayout:
         for place, is_bobs in places.items():
             assert (world.repo.read("main", f"visits/{place}") == b"") == is_bobs
             assert (world.repo.stat("main", f"faces/{place}").size_bytes == 0) == is_bobs
-        assert list(verify.verify(world.repo, ids)) == []
+        assert verify(world.repo, ids).findings == []

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from refstore_purge import purge_cleanup, purge_report, remaining_places, verify
+from refstore_purge import RowFinding, purge_cleanup, purge_report, remaining_places, verify
 from tests.commands import Command
 from tests.corpus.groups import GROUPS
 from tests.offline.moving_bytes import MOVING, MovingBytes
@@ -60,7 +60,7 @@ class Lake(OneDataset):
 
     def told(self, ids: Path, **options: Any) -> set[tuple[str, str]]:
         """Return the paths of which verify says something, and the reasons."""
-        return {(found.path, found.reason) for found in verify.verify(self.world.repo, ids, **options)}
+        return {(found.path, found.reason) for found in verify(self.world.repo, ids, **options).findings}
 
 
 @pytest.fixture
@@ -148,8 +148,8 @@ class Agreement:
         assert ran.code == (4 if self._verify(ids) else 0)
         assert ran.code == 0 or not row["final"]
 
-    def _verify(self, ids: Path) -> list[verify.RowFinding]:
-        return list(verify.verify(self.lake.world.repo, ids))
+    def _verify(self, ids: Path) -> list[RowFinding]:
+        return verify(self.lake.world.repo, ids).findings
 
     def wait(self, *, days: float = 8) -> None:
         """Let everything go that goes by itself in so many days."""

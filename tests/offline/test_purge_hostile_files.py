@@ -15,11 +15,10 @@ from refstore.core.ids import Address
 from refstore.purge_document.document import Dataset
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.base import SharedFolder
-from refstore_purge import purge_tasks
+from refstore_purge import purge_tasks, verify
 from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_tasks import ObjectTask, TaskSettings
-from refstore_purge.verify import verify
 from refstore_purge.verify_ids import WantedIds
 from refstore_purge.verify_reader_process import ContentToVerify, read_content
 from tests.offline.purge_runs import purge_with
@@ -100,4 +99,4 @@ def test_a_run_names_them_and_purges_honest_files_beside_them(world: World, engi
     made = purge_with(world, engines, ids, share=1)
     assert [each.path for each in made.skipped_objects] == ["visits/hostile"]
     assert (sum(row.rows_changed for row in made.rows), made.is_whole) == (len(honest), False)
-    assert {each.path for each in verify(world.repo, ids)} == {"visits/hostile"}
+    assert {each.path for each in verify(world.repo, ids).findings} == {"visits/hostile"}

@@ -183,7 +183,7 @@ class Model:
                 known = self.known[identity]
                 if identity not in held and not path.startswith("visits/"):
                     assert known.current.body == _without(path, known.current.body, guests), (self.done, path)
-            left = {each.path for each in verify.verify(self.world.repo, file)}
+            left = {each.path for each in verify(self.world.repo, file).findings}
             assert {each for each in left if not each.startswith("visits/")} <= {
                 path for path, identity in names if identity in held
             }

@@ -55,7 +55,7 @@ def purged(world: World, engines: Engines) -> tuple[PurgeReport, dict[str, str]]
     file.write_text("id\nbob\n")
     made = purge_with(world, engines, file, share=1)
     left = {each.path.removeprefix("visits/"): each.reason for each in made.skipped_objects}
-    found = {each.path.removeprefix("visits/") for each in verify.verify(world.repo, file)}
+    found = {each.path.removeprefix("visits/") for each in verify(world.repo, file).findings}
     assert found == left.keys()
     return made, left
 

@@ -109,7 +109,7 @@ def test_all_rows_of_a_partition_go_and_others_are_not_even_read(world: World, p
         "guest=ann": (1, 0),
         "guest=bob": (1, 2),
     }
-    assert list(verify.verify(world.repo, ids)) == []
+    assert verify(world.repo, ids).findings == []
     assert purge(ids).published_commits == []
 
 
@@ -147,12 +147,12 @@ def test_columns_of_a_partition_are_set_to_null(world: World, purge: Purge, form
         world.repo.upload("main", f"visits/guest={guest}/p", written(format_, n=[1, 2], mail=["x@y", "z"]))
     world.repo.commit("main", "visits")
     ids = guestids(world.folder, "bob")
-    assert [left.path for left in verify.verify(world.repo, ids)] == ["visits/guest=bob/p"]
+    assert [left.path for left in verify(world.repo, ids).findings] == ["visits/guest=bob/p"]
     assert purge(ids).rows[1].rows_changed == 2
     rows = read(format_, world.repo.read("main", "visits/guest=bob/p"))
     assert [row["mail"] or None for row in rows] == [None, None]
     assert [row["mail"] for row in read(format_, world.repo.read("main", "visits/guest=ann/p"))] == ["x@y", "z"]
-    assert list(verify.verify(world.repo, ids)) == []
+    assert verify(world.repo, ids).findings == []
     assert purge(ids).published_commits == []
 
 
@@ -162,9 +162,9 @@ def test_integers_are_compared_as_numbers(world: World, purge: Purge) -> None:
         world.repo.upload("main", f"visits/guest={guest}/p", written("parquet", n=[1]))
     world.repo.commit("main", "visits")
     ids = integers(world.folder, 7)
-    assert [left.path for left in verify.verify(world.repo, ids)] == ["visits/guest=007/p"]
+    assert [left.path for left in verify(world.repo, ids).findings] == ["visits/guest=007/p"]
     assert [(row.partition, row.rows_changed) for row in purge(ids).rows] == [("guest=007", 1), ("guest=8", 0)]
-    assert list(verify.verify(world.repo, ids)) == []
+    assert verify(world.repo, ids).findings == []
 
 
 def test_a_partition_that_is_no_integer_is_refused_with_the_way_that_works(world: World, purge: Purge) -> None:

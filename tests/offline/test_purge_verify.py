@@ -28,7 +28,7 @@ from refstore.records.repository_records import ImportSource
 from refstore_gc import gc_run as nightly
 from refstore_gc.engines import worker_processes
 from refstore_gc.gc_run import GcOptions
-from refstore_purge import verify
+from refstore_purge import IdsFile, verify, verify_datasets
 from refstore_purge.verify_ids import ObjectFindings
 from refstore_purge.verify_reader_process import ContentToVerify
 from tests.commands import Command
@@ -58,7 +58,7 @@ class Lake(OneDataset):
         self.world.repo.commit("main", path)
 
     def verify(self, file: Path, *, column: str = "", **options: Any) -> dict[str, tuple[int, str]]:
-        found = verify.verify(self.world.repo, verify.IdsFile(file, column), **options)
+        found = verify(self.world.repo, IdsFile(file, column), **options).findings
         return {each.path.removeprefix("visits/"): (each.rows, each.reason) for each in found}
 
 
@@ -155,11 +155,11 @@ def test_what_a_run_refuses_is_not_called_clean(lake: Lake, format_: str, body: 
     assert lake.verify(ids)["a"] == (1, "")
     made = lake.run(ids)
     assert [each.path for each in made.skipped_objects] == ["visits/b"]
-    counts = verify.VerifyCounts()
-    left = lake.verify(ids, counts=counts)
+    report = verify(lake.world.repo, ids)
+    left = lake.verify(ids)
     assert list(left) == ["b"]
     assert told in left["b"][1]
-    assert (counts.objects, counts.unexamined_objects) == (1, 1)
+    assert (report.objects, report.unexamined_objects) == (1, 1)
 
 
 @pytest.mark.parametrize("format_", ["parquet", "orc", "avro", "json", "csv"])
@@ -383,18 +383,18 @@ def test_commits_that_rules_hide_are_looked_at(tmp_path: Path, engines: Engines)
     nightly.run_nightly(world.ctx, engines, GcOptions(min_age_seconds=0))
     with pytest.raises(Gone, match="will be deleted"):
         world.repo.read(first, "visits/a")
-    (finding,) = verify.verify(world.repo, ids)
+    (finding,) = verify(world.repo, ids).findings
     assert finding == (first, "visits/a", 1, 0, "")
     assert lake.run(ids).is_whole
-    assert list(verify.verify(world.repo, ids)) == []
+    assert verify(world.repo, ids).findings == []
     world.repo.unmark(first)
     assert world.repo.read(first, "visits/a") == b"guest,n\nann,2\n"
 
     lake.onboard("csv", mode="keep-history")
-    (finding,) = verify.verify(world.repo, lake.ids("ann"))  # no head has it
+    (finding,) = verify(world.repo, lake.ids("ann")).findings  # no head has it
     assert (finding.path, finding.rows) == ("visits/", 0)
     assert "nothing lies below" in finding.reason
-    assert [each.ref for each in verify.verify(world.repo, lake.ids("ann"), history=True)] == [first]
+    assert [each.ref for each in verify(world.repo, lake.ids("ann"), history=True).findings] == [first]
     world.close()
 
 
@@ -407,11 +407,11 @@ def test_a_commit_is_looked_at_until_its_sweep_has_ended(lake: Lake) -> None:
     world.repo.delete("main", "visits/a")
     world.repo.commit("main", "without")
     world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(StoredMark(1, 1, "m", sweeping_ms=2)))
-    assert [each.ref for each in verify.verify(world.repo, ids)] == [first]
+    assert [each.ref for each in verify(world.repo, ids).findings] == [first]
     world.ctx.objects.delete_many([content])  # as the sweep does
-    assert list(verify.verify(world.repo, ids)) == []
+    assert verify(world.repo, ids).findings == []
     world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(StoredMark(1, 1, "m", sweeping_ms=2, swept_ms=3)))
-    assert list(verify.verify(world.repo, ids)) == []
+    assert verify(world.repo, ids).findings == []
 
 
 def test_what_restore_can_bring_back_is_looked_at(lake: Lake) -> None:
@@ -419,12 +419,12 @@ def test_what_restore_can_bring_back_is_looked_at(lake: Lake) -> None:
     lake.onboard("csv")
     world.repo.upload("main", "visits/a", CSV)
     world.repo.reset("main")
-    assert [(each.ref, each.rows) for each in verify.verify(world.repo, ids)] == [("trash of main", 1)]
+    assert [(each.ref, each.rows) for each in verify(world.repo, ids).findings] == [("trash of main", 1)]
     assert lake.run(ids).is_whole
     assert lake.verify(ids) == {}
     world.repo.upload("main", "visits/a", CSV)
     world.repo.commit("main", "again")
-    assert [each.ref for each in verify.verify(world.repo, ids)] == ["main"]  # although its reference is still there
+    assert [each.ref for each in verify(world.repo, ids).findings] == ["main"]  # although its reference is still there
     world.repo.upload("main", "visits/b", CSV)
     world.repo.reset("main")
     lake.onboard("csv", mode="keep-history")
@@ -445,7 +445,7 @@ def test_an_object_that_a_run_replaces_meanwhile_is_found_again(lake: Lake, monk
     lake.onboard("csv", mode="rewrite")
     lake.put("a", CSV)
     store, address = lake.world.ctx.objects, lake.world.address("main", "visits/a")
-    read, ids = verify.read_content, lake.ids("bob")
+    read, ids = verify_datasets.read_content, lake.ids("bob")
 
     def replace_first(ctx: Context, content: ContentToVerify) -> ObjectFindings:
         if content.address == address and store.head_many([address])[0] is not None:
@@ -453,7 +453,7 @@ def test_an_object_that_a_run_replaces_meanwhile_is_found_again(lake: Lake, monk
             store.delete_many([address])
         return read(ctx, content)
 
-    monkeypatch.setattr(verify, "read_content", replace_first)
+    monkeypatch.setattr(verify_datasets, "read_content", replace_first)
     assert lake.verify(ids) == {}
     assert lake.world.address("main", "visits/a") != address
 

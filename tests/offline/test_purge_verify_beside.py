@@ -53,7 +53,7 @@ class Lake(OneDataset):
     def verify(self, file: Path, **options: Any) -> dict[str, Left]:
         """Return what verify finds by path. No reason shows an id."""
         found: dict[str, Left] = {}
-        for each in verify.verify(self.world.repo, file, **options):
+        for each in verify(self.world.repo, file, **options).findings:
             assert BOB not in each.reason
             known = found.get(each.path.removeprefix("visits/"), Left(0, 0, ""))
             reason = " | ".join(filter(None, (known.reason, each.reason)))
@@ -185,7 +185,7 @@ def test_rows_and_entries_of_an_object_are_one_finding(lake: Lake) -> None:
     lake.onboard()
     names = {f"k{number}": BOB for number in range(8)}
     lake.put({"a": parquet(pa.table({"guest": [BOB, "ann"]}), names)})
-    (finding,) = verify.verify(lake.world.repo, lake.ids(BOB))
+    (finding,) = verify(lake.world.repo, lake.ids(BOB)).findings
     assert (finding.rows, finding.entries) == (1, 8)
     assert finding.reason.endswith("entry 'k4', and in 3 more places")
 
@@ -328,9 +328,8 @@ def test_encrypted_files_are_told_by_both(lake: Lake, name: str) -> None:
     (told,) = lake.run(lake.ids(BOB)).skipped_objects
     assert told.path == f"visits/{name}"
     assert "encrypted" in told.reason
-    counts = verify.VerifyCounts()
-    lake.verify(lake.ids(BOB), counts=counts)
-    assert (counts.objects, counts.affected_objects, counts.unexamined_objects) == (0, 0, 1)
+    report = verify(lake.world.repo, lake.ids(BOB))
+    assert (report.objects, report.affected_objects, report.unexamined_objects) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("name", ["a", "_metadata", "_common_metadata"])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.errors import Invalid
-from refstore_purge import verify
+from refstore_purge import IdsFile, verify
 from tests.commands import Command
 from tests.offline.world import World
 from tests.purge.looking import parquet_of
@@ -40,8 +40,8 @@ def left(world: World, table: Any, **options: Any) -> dict[str, tuple[int, str]]
         file.write_bytes(table)
     else:
         pq.write_table(pa.table(table), file)
-    of_file = {name: options.pop(name) for name in verify.IdsFile._fields if name in options}
-    found = verify.verify(world.repo, verify.IdsFile(file, **of_file), **options)
+    of_file = {name: options.pop(name) for name in IdsFile._fields if name in options}
+    found = verify(world.repo, IdsFile(file, **of_file), **options).findings
     return {each.path: (each.rows, each.reason) for each in found}
 
 
@@ -69,7 +69,7 @@ def test_every_form_of_a_table_is_read(world: World, table: Any, options: dict[s
         ({"id": [{"secret": 1}]}, {}, "are a struct; ids are strings, integers or binary"),
         (b"d,id\nsecret,7\n", {"dataset_column": "d"}, "line 2 of forget.csv names no onboarded data set"),
         (b"id\nsecret\n", {"id_type": "integer"}, "no integer"),
-        (b"id\n7\n", {"only": ["nobody"]}, "no data set 'nobody' is onboarded; onboarded are: a"),
+        (b"id\n7\n", {"datasets": ["nobody"]}, "no data set 'nobody' is onboarded; onboarded are: a"),
     ],
 )
 def test_what_a_run_refuses_is_refused(world: World, table: Any, options: dict[str, Any], told: str) -> None:
@@ -96,10 +96,10 @@ class TestDatasets:
         assert found == {"a/x": once, "b/x": once, "c/x": once, "e/x": once}
         said: list[str] = []
         options: dict[str, Any] = {"column": "id", "dataset_column": "set"}
-        assert left(world, table, **options, only=["a", "d"], print_notice=said.append) == {"a/x": once}
+        assert left(world, table, **options, datasets=["a", "d"], print_notice=said.append) == {"a/x": once}
         assert said[0].endswith("; not looked at, without ids: d")
         with pytest.raises(Invalid, match="has no ids of what --dataset names"):
-            left(world, table, **options, only=["d"])
+            left(world, table, **options, datasets=["d"])
 
     def test_without_ids_that_fit_are_not_called_clean(self, world: World) -> None:
         onboard(world, a=pa.array([7, 8]), b=pa.array(["7", "8"]))
@@ -107,7 +107,7 @@ class TestDatasets:
             "a/x": (0, "column 'id' is int64, and the ids are strings"),
             "b/x": (1, ""),
         }
-        assert left(world, b"id\n7\n", only=["b"]) == {"b/x": (1, "")}
+        assert left(world, b"id\n7\n", datasets=["b"]) == {"b/x": (1, "")}
 
 
 @pytest.mark.parametrize("digits", ["1" * 21, "9" * 60])

@@ -68,8 +68,8 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     body = world.repo.read(first, PATH)
     assert shown.size_bytes == len(body)
     assert (shown.checksum, shown.md5) == (hashlib.sha256(body).hexdigest(), md5_of(body))
-    assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
-    assert len(list(verify.verify(world.repo, guestids(world.folder, "ann")))) >= 2
+    assert verify(world.repo, guestids(world.folder, "bob")).findings == []
+    assert len(list(verify(world.repo, guestids(world.folder, "ann")).findings)) >= 2
     again = purge("bob")
     assert [(row.matched_objects, row.rewritten_objects) for row in again.rows] == [(0, 0)]
     purge("ann")
@@ -138,7 +138,7 @@ def test_random_histories_lose_the_rows_of_the_ids_in_every_version(world: World
         for (ref, path), rows in before.items():
             case = by_name[path.partition("/")[0]]
             assert after[ref, path] == [row for row in rows if not case.has_id(row, ids)], (ref, path)
-        assert list(verify.verify(world.repo, file)) == []
+        assert verify(world.repo, file).findings == []
 
 
 def _contents(world: World, cases: list[datasets.Case], refs: list[str]) -> dict[tuple[str, str], list[datasets.Row]]:
@@ -252,11 +252,11 @@ class TestWhatIsLeft:
         world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
         reap_all(world.repo)
         onboard(world.repo, mode="rewrite")
-        assert list(verify.verify(world.repo, guestids(world.folder, "zed"))) == []
+        assert verify(world.repo, guestids(world.folder, "zed")).findings == []
         made = purge("bob")
         assert made.is_whole, made
         assert [(row.objects, row.failed_objects) for row in made.rows] == [(1, 0)]
-        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+        assert verify(world.repo, guestids(world.folder, "bob")).findings == []
 
     @pytest.mark.parametrize(
         ("changes", "reason"),
@@ -306,7 +306,7 @@ class TestWhatIsLeft:
         assert made.is_whole, made
         assert [(row.rewritten_objects, row.rows_changed, row.failed_objects) for row in made.rows] == [(7, 7, 0)]
         assert sizes == [7, 4, 2, 2, 3, 2, 1]
-        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+        assert verify(world.repo, guestids(world.folder, "bob")).findings == []
 
     def test_more_rows_than_anybody_expects(self, world: World, purge: Purge) -> None:
         world.commit_files({PATH: events("ann", "bob", "bob")})
@@ -335,7 +335,7 @@ class TestErase:
         world.repo.commit("main", "deleted")
         faces = {"name": "faces", "prefix": "faces/", "identifier": "guestid", "mode": "erase", **description}
         world.repo.onboard_purge(json.dumps({**DOCUMENT, "whitelist": ["faces"], "datasets": [faces]}), by="tests")
-        assert [left.path for left in verify.verify(world.repo, guestids(world.folder, "bob"))] == [path]
+        assert [left.path for left in verify(world.repo, guestids(world.folder, "bob")).findings] == [path]
         made = purge("bob")
         assert made.is_whole, made
         assert sum(row.erased_objects for row in made.rows) == 1
@@ -345,7 +345,7 @@ class TestErase:
             world.repo.read(first, path)
         assert path in {name for name, _ in world.repo.list(first)}
         assert world.repo.read("main", "faces/guestid=ann/x-1.jpg") == b"of another guest"
-        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+        assert verify(world.repo, guestids(world.folder, "bob")).findings == []
         assert sum(row.erased_objects for row in purge("bob").rows) == 0
 
     @pytest.mark.parametrize("number", [7, -7, 2**63 + 1])

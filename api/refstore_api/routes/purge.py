@@ -39,7 +39,7 @@ async def set_document(call: Operator, body: Annotated[PurgeDocumentText, DOCUME
 def _document_model(onboarded: OnboardedDocument) -> PurgeDocumentModel:
     return PurgeDocumentModel(
         document=onboarded.text,
-        set_at=onboarded.set_ms // 1000,
+        set_at=int(onboarded.set_at.timestamp()),
         set_by=onboarded.set_by,
         datasets=[
             PurgeDataset(

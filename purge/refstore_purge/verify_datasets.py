@@ -1,6 +1,6 @@
 """Look whether rows of the ids are left in the onboarded data sets, by other readers than those of a run.
 
-    verify.py                  which objects have rows of the ids, or could not be looked at
+    verify_datasets.py         which objects have rows of the ids, or could not be looked at
     verify_objects.py          the objects, at the heads or in every version, and what their names tell
     verify_reader_process.py   one object, read in a process of its own, which may crash
     verify_text.py             CSV and JSON lines; `verify_avro.py` Avro; `verify_parquet.py` Parquet
@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from refstore.context import Context
@@ -62,7 +61,7 @@ class RowFinding(NamedTuple):
 
 
 @dataclass(slots=True)
-class VerifyCounts:
+class VerifyReport:
     """How much was looked at, and what was found, in distinct objects."""
 
     objects: int = 0
@@ -74,40 +73,38 @@ class VerifyCounts:
     unexamined_objects: int = 0
     unexamined_datasets: int = 0
     """Those that have no object, or of which no object has the identifier: nobody looked at a row of theirs."""
+    findings: list[RowFinding] = field(default_factory=list[RowFinding])
+    """What is left, and what could not be looked at, under each of its names. Empty: nothing is left."""
 
 
-def verify(
+def verify_datasets(
     repo: Repository,
-    file: IdsFile | Path,
+    file: IdsFile,
     *,
     id_type: str = "",
     only: Sequence[str] = (),
     history: bool = False,
-    counts: VerifyCounts | None = None,
     report_progress: ReportProgress = ignore_progress,
     print_notice: Callable[[str], None] = lambda _: None,
-) -> Iterator[RowFinding]:
-    """Yield the objects of every branch, staged ones too, that have rows of the ids, or ids beside the rows, or should
+) -> VerifyReport:
+    """Find the objects of every branch, staged ones too, that have rows of the ids, or ids beside the rows, or should
     be erased, or could not be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all,
     also those of every commit that can be read or unmarked; of these two modes, also those in the undo trash. Each
-    distinct object is read once. Yield, too, the data sets of which no row was looked at. `counts` is filled on the
-    way.
+    distinct object is read once. Find, too, the data sets of which no row was looked at.
 
-    `file`: the ids; a path: its only column is `id`. `only`: names of data sets; none given: all that have ids.
-    `print_notice`: is told which ids were read.
+    `only`: names of data sets; none given: all that have ids. `print_notice`: is told which ids were read.
 
     Raises Invalid (the ids), NotFound (nothing is onboarded), Unavailable.
     """
-    counts = counts if counts is not None else VerifyCounts()
+    report = VerifyReport()
     document, began, done = repo.purge_document().document, time.monotonic(), 0
-    table = file if isinstance(file, IdsFile) else IdsFile(file)
     known = [dataset.name for dataset in document.onboarded_datasets]
     with ids_folder() as folder, worker_processes.stop_new_after():
-        ids = load_ids(table, folder, id_type=id_type, datasets=known)
+        ids = load_ids(file, folder, id_type=id_type, datasets=known)
         chosen = document.select_datasets(only)
         datasets = [each for each in chosen if each.name in ids.sets or "" in ids.sets]
         if not datasets:
-            raise Invalid(f"{table.name} has no ids of what --dataset names; give others, or leave it out")
+            raise Invalid(f"{file.name} has no ids of what --dataset names; give others, or leave it out")
         others = ", ".join(each.name for each in chosen if each not in datasets)
         print_notice(f"ids: {ids.text}" + (f"; not looked at, without ids: {others}" if others else ""))
         if any(dataset.mode != ERASE for dataset in datasets):
@@ -120,7 +117,8 @@ def verify(
                 for amount in check.examine(pool, scan_targets(repo.context, dataset, is_deep=is_deep)):
                     done += amount
                     report_progress(StepProgress("looking at objects", done, None, time.monotonic() - began))
-                yield from check.list_findings(counts)
+                report.findings += check.list_findings(report)
+    return report
 
 
 @dataclass(slots=True)
@@ -208,15 +206,15 @@ class _DatasetCheck:
             return ""
         return f"the value of {name!r} in its path is no integer, and the ids are integers"
 
-    def list_findings(self, counts: VerifyCounts) -> Iterator[RowFinding]:
+    def list_findings(self, report: VerifyReport) -> Iterator[RowFinding]:
         """Yield what is to be said of the objects, under each of their names, and count them."""
         for check in self._objects.values():
             rows, places, reason = check.findings.rows, check.findings.id_places, check.findings.reason
-            counts.objects += bool(check.target.content and not reason)
-            counts.unexamined_objects += bool(reason)
-            counts.affected_objects += bool(rows or places)
-            counts.remaining_rows += rows
-            counts.remaining_entries += len(places)
+            report.objects += bool(check.target.content and not reason)
+            report.unexamined_objects += bool(reason)
+            report.affected_objects += bool(rows or places)
+            report.remaining_rows += rows
+            report.remaining_entries += len(places)
             for ref, path in check.names:
                 if rows or places:
                     yield RowFinding(ref, path, rows, len(places), _describe_id_places(places))
@@ -226,7 +224,7 @@ class _DatasetCheck:
         have = {check.findings.has_identifier for check in self._objects.values() if not check.findings.reason}
         lacks_identifier = False in have and True not in have
         if lacks_identifier or not self._objects:
-            counts.unexamined_datasets += 1
+            report.unexamined_datasets += 1
             told = f"no object has the identifier {name}" if lacks_identifier else f"nothing lies below {prefix}"
             yield RowFinding("", prefix, 0, 0, f"{told}; is it mistyped?")
 
