@@ -27,18 +27,10 @@ examples:
   python -m examples.purge_events                              in a temporary folder, which goes afterwards
   python -m examples.purge_events --size-mb 50 --data ./lake   then: refstore purge report events --data ./lake
 """
-DOCUMENT = {
-    "whitelist": ["events"],
-    "datasets": [
-        {
-            "name": "events",
-            "prefix": events.PREFIX,
-            "format": "parquet",
-            "identifier": "user.guestid",
-            "mode": "keep-history",
-        }
-    ],
-}
+DOCUMENT = refstore.PurgeDocument(
+    whitelist=("events",),
+    datasets=(refstore.Dataset("events", events.PREFIX, "user.guestid", "keep-history", "parquet"),),
+)
 REPOSITORY = "events"
 IDS = 1_000
 LEFT = 4

@@ -119,8 +119,8 @@ def purge(
     report_progress: ReportProgress | None = None,
     print_notice: Callable[[str], None] | None = None,
 ) -> PurgeReport:
-    """Remove the rows of the ids from the onboarded data sets, and return what was done, which also lies in the
-    repository. It may be killed anywhere and called again.
+    """Remove the rows of the ids from the onboarded data sets, and return what was done. It may be killed, and called
+    again.
 
     `ids`: a `pathlib.Path` of CSV, Parquet or JSON lines with one column `id`; an `IdsFile` for a file of another form;
     or texts and integers. `ledger`: instead of ids, those that were ever purged. `id_type`: compare them as "string",
@@ -132,13 +132,11 @@ def purge(
     (`refstore_gc.engines.choice`); by default on this machine. `report_progress` is called with each `StepProgress`;
     `print_notice` with a sentence about the ids that were read. No id is in them, nor in the report or an error.
 
-    The index and the ledger of ids are kept if the lake has a `purge_key`; an embedded lake makes one.
-
-    Raises NotFound (nothing is onboarded; the ledger is empty), Invalid (the ids, their type, a data set's name or
-    file), Conflict (the breaker), InvalidSettings (the key), Unavailable, Corrupt.
+    The index and the ledger of ids need a `purge_key`; an embedded lake makes one. Raises NotFound (nothing is
+    onboarded; the ledger is empty), Invalid (the ids, their type, a data set's name or file), Conflict (the breaker),
+    InvalidSettings (the key), Unavailable, Corrupt.
     """
-    from refstore_gc.engines.choice import EngineOptions
-    from refstore_gc.engines.choice import Engines as DefaultEngines
+    from refstore_gc.engines import choice
     from refstore_gc.run_progress import ignore_progress
     from refstore_purge import ids_file, purge_run
 
@@ -147,7 +145,7 @@ def purge(
     repository.purge_document()  # before an engine is started
     with (
         nullcontext() if ids is None else ids_file.open_ids(ids) as file,
-        nullcontext(engines) if engines is not None else closing(DefaultEngines(EngineOptions())) as chosen,
+        nullcontext(engines) if engines is not None else closing(choice.Engines(choice.EngineOptions())) as chosen,
     ):
         options = purge_run.PurgeOptions(
             ids=file,

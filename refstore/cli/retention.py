@@ -16,6 +16,7 @@ from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
 from refstore.cli.parameters import By, DryRun, Name, Yes
 from refstore.cli.rows import format_when
+from refstore.core.clock import to_ms
 from refstore.errors import ConsentNeeded, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
@@ -357,7 +358,7 @@ def _rules_of(repo: Repository) -> rules_document.RetentionRules:
 def _row(repo: Repository, stored_rules: RetentionRules) -> dict[str, object]:
     return {
         "repository": repo.name,
-        "set": format_when(stored_rules.set_ms),
+        "set": format_when(to_ms(stored_rules.set_at)),
         "by": stored_rules.set_by,
         "digest": stored_rules.rules.digest(),
         "extended": stored_rules.rules.is_extended,

@@ -94,6 +94,15 @@ def _field_checks(kind: type) -> list[tuple[str, Callable[[object, str], None]]]
     return [(name, check) for name, each in texts.items() if (check := find_check(each))]
 
 
+def check_document(value: object, name: str) -> None:
+    """Check that a document is its JSON, or an object that has it."""
+    if not isinstance(value, str) and not hasattr(value, "to_json"):
+        raise Invalid(
+            f"{name} is {_describe_value(value)}, and must be a JSON text or its typed form, such as "
+            "refstore.Retention; give json.dumps(...) of a dict"
+        )
+
+
 def _allow_none(check: Callable[[object, str], None]) -> Callable[[object, str], None]:
     def run(value: object, name: str) -> None:
         if value is not None:
@@ -111,6 +120,9 @@ CHECKS: Final[Mapping[str, Callable[[object, str], None]]] = {
     "datetime": check_moment,
     "datetime | None": _allow_none(check_moment),
     "Mapping[str, str] | None": _allow_none(check_metadata),
+    "PurgeDocument | str": check_document,
+    "Retention | str": check_document,
+    "Retention | str | None": _allow_none(check_document),
 }
 """By the text of an annotation. What is not here is checked by whom it concerns."""
 

@@ -16,6 +16,7 @@ from refstore.audit.audit_entries import Act
 from refstore.audit.audit_reader import RecordHistory
 from refstore.context import Context
 from refstore.core import ids
+from refstore.core.clock import to_datetime
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, NotFound
 from refstore.kv.base import ABSENT, Absent
@@ -351,5 +352,5 @@ def _confirm_written(ctx: Context, record: RetentionRecord, rules: Rules) -> Ret
             raise
         changed = msgspec.structs.replace(repository, rules_id=record.write_id)
         if ctx.kv.set_if(keys.repository(ctx.name), raw, encode(changed)):
-            return RetentionRules(record.document, rules, record.set_ms, record.set_by, record.withheld)
+            return RetentionRules(record.document, rules, to_datetime(record.set_ms), record.set_by, record.withheld)
     raise Contention(f"others kept changing repository {ctx.name!r}; make the same call again")

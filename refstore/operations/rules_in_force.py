@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
 from refstore.context import Context
+from refstore.core.clock import to_datetime
 from refstore.errors import CorruptRecord, InvalidRules, KVWentBack
 from refstore.kv.base import Absent
 from refstore.records import keys
@@ -15,6 +17,7 @@ from refstore.records.encoding import decode_optional
 from refstore.records.repository_records import RetentionRecord
 from refstore.retention.rule_changes import NO_RULES
 from refstore.retention.rules import PathRuleFilter, Rules, read_rules
+from refstore.retention.typed_rules import Retention
 
 
 class RetentionRules(NamedTuple):
@@ -23,10 +26,15 @@ class RetentionRules(NamedTuple):
     document: str
     """As it was set."""
     rules: Rules
-    set_ms: int
+    set_at: datetime
     set_by: str
     withheld: str = ""
     """Why nothing expires by them until an operator has set rules again. '': they are in force."""
+
+    @property
+    def retention(self) -> Retention:
+        """The rules as an application reads and writes them."""
+        return Retention.from_rules(self.rules)
 
 
 def get_rules(ctx: Context) -> RetentionRules | None:
@@ -63,7 +71,7 @@ def read_record(ctx: Context) -> tuple[bytes | Absent, RetentionRules | None]:
     if record is None:
         return raw, None
     rules = decode_rules(ctx, raw)
-    return raw, RetentionRules(record.document, rules, record.set_ms, record.set_by, record.withheld)
+    return raw, RetentionRules(record.document, rules, to_datetime(record.set_ms), record.set_by, record.withheld)
 
 
 def decode_rules(ctx: Context, raw: bytes | Absent) -> Rules:

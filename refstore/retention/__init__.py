@@ -2,6 +2,7 @@
 
     globs.py             globs over names, and which is the more specific
     rules.py             the rules document
+    typed_rules.py       the same as applications write it
     commit_arrays.py     the commits of a repository as arrays, so that a million of them take bounded memory
     active_commits.py    which commits are active, until when and why
     path_rules.py        what path rules and legal holds change for single paths

@@ -252,6 +252,11 @@ def read_rules(text: str) -> ParsedRules:
     return ParsedRules(rules)
 
 
+def check_rules(rules: Rules) -> Rules:
+    """Return rules that nobody has read from a document. Raises InvalidRules as for the document that has them."""
+    return read_rules(_encoder.encode(rules).decode()).rules
+
+
 def render_rules(rules: Rules) -> str:
     """Return the rules as a document for people to read."""
     return msgspec.json.format(_encoder.encode(rules), indent=2).decode() + "\n"
@@ -271,7 +276,7 @@ def replace_gc_rules(rules: Rules | None, new: GcRules | None) -> Rules:
         default_retention_days=None if new is None else new.default_retention_days,
         branches=() if new is None else new.branches,
     )
-    return read_rules(render_rules(replaced)).rules
+    return check_rules(replaced)
 
 
 def rule_warnings(rules: Rules) -> Iterator[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from refstore.core.clock import to_ms
 from refstore.core.ids import BranchName, CommitId
 from refstore.errors import (
     Conflict,
@@ -73,7 +74,7 @@ class TestRules:
     def test_what_was_set_is_in_force_to_the_letter(self, repo: Repository, clock: FakeClock) -> None:
         done = repo.set_retention(HELD, by="ann")
         assert repo.retention() == done
-        assert (done.document, done.set_by, done.set_ms) == (HELD, "ann", clock.now_ms())
+        assert (done.document, done.set_by, to_ms(done.set_at)) == (HELD, "ann", clock.now_ms())
         assert done.rules == Rules(7, legal_holds=(LegalHold("contracts/"),))
 
     def test_a_document_replaces_the_whole_one(self, repo: Repository) -> None:

@@ -173,4 +173,4 @@ def _compute_effect(repo: Repository, rules: Rules) -> RulesEffect:
 
 def _rules_digest(current: RetentionRules | None) -> str:
     """Return what tells this version of the rules from others."""
-    return f"{current.set_ms}:{current.rules.digest()}" if current is not None else "none"
+    return f"{current.set_at.isoformat()}:{current.rules.digest()}" if current is not None else "none"
