@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import refstore
+import refstore_purge
 from examples.command_line import make_parser
 from examples.purge_events import events
 
 DESCRIPTION = """\
-Make about a gigabyte of events by day and tenant in an embedded lake, purge the rows of 1,000 guests with the commands
-that it prints, and compare every row of every file with what the seed says. Then revert the purge, and compare again.
+Make about a gigabyte of events by day and tenant in an embedded lake, purge the rows of 1,000 guests by calls of
+`refstore_purge`, and compare every row of every file with what the seed says. Then revert the purge, and compare again.
 The exit code is 1 if a row is lost, left over, or changed.
 """
 EPILOG = """\
@@ -33,8 +31,7 @@ DOCUMENT = refstore.PurgeDocument(
 )
 REPOSITORY = "events"
 IDS = 1_000
-LEFT = 4
-"""The exit code if rows are left."""
+T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,26 +56,23 @@ def prove(data: Path, rows: int) -> int:
         lake.create_repository(REPOSITORY)
     _each("made and uploaded", lambda path: _upload(data, path, rows))
     with refstore.open(data=data) as lake:
-        lake.repository(REPOSITORY).commit("main", "events")
-    file, document = data / "forget.parquet", data / "purge.json"
-    events.pq.write_table(events.pa.table({"id": ids}), file)
-    document.write_text(json.dumps(DOCUMENT, indent=2))
-
-    _refstore(data, "purge", "onboard", REPOSITORY, str(document))
-    _refstore(data, "purge", "run", REPOSITORY, "--ids", str(file), "--dry-run")
-    if _refstore(data, "purge", "verify", REPOSITORY, "--ids", str(file), quiet=True) != LEFT:
-        return _failed("verify did not find the rows before the run")
-    _refstore(data, "purge", "run", REPOSITORY, "--ids", str(file), "--yes")
-    if _refstore(data, "purge", "verify", REPOSITORY, "--ids", str(file)) != 0:
-        return _failed("verify found rows after the run")
+        repo = lake.repository(REPOSITORY)
+        repo.commit("main", "events")
+        refstore_purge.onboard(repo, DOCUMENT, by="examples")
+        tried = _tell("purge, dry run", lambda: refstore_purge.purge(repo, ids, dry_run=True))
+        before = _tell("verify", lambda: refstore_purge.verify(repo, ids))
+        if not before.remaining_rows == _matched_rows(tried) > 0:
+            return _failed("verify and the dry run did not find the same rows")
+        report = _tell("purge", lambda: refstore_purge.purge(repo, ids))
+        if not report.is_done or _tell("verify", lambda: refstore_purge.verify(repo, ids)).findings:
+            return _failed("something was left by the run")
     removed = sum(_each("compared", lambda path: _compare(data, path, rows, ids)))
-    with refstore.open(data=data) as lake:
-        told = _report(lake.repository(REPOSITORY))
-    if removed != told:
-        return _failed(f"{removed} rows are gone, and the report says {told}")
+    if not removed == _matched_rows(tried) == sum(row.rows_changed for row in report.rows):
+        return _failed(f"{removed} rows are gone, and the reports say something else")
     print(f"{removed:,} rows of {IDS:,} guests are gone, all others are there, in order; the report says the same.")
 
-    _refstore(data, "revert", REPOSITORY, "main", "main")
+    with refstore.open(data=data) as lake:
+        lake.repository(REPOSITORY).revert("main", "main")
     _each("compared", lambda path: _compare(data, path, rows, []))
     print("Reverted: all rows are there again.")
     return 0
@@ -101,10 +95,8 @@ def _compare(data: Path, path: str, rows: int, ids: Sequence[str]) -> int:
     return len(made) - len(there)
 
 
-def _report(repo: Any) -> int:
-    from refstore_purge import purge_report
-
-    return sum(row.rows_changed for row in purge_report.read_report(repo).rows)
+def _matched_rows(report: refstore_purge.PurgeReport) -> int:
+    return sum(row.matched_rows for row in report.rows)
 
 
 def _each(what: str, do: Callable[[str], int]) -> list[int]:
@@ -119,18 +111,12 @@ def _each(what: str, do: Callable[[str], int]) -> list[int]:
     return done
 
 
-def _refstore(data: Path, *words: str, quiet: bool = False) -> int:
-    print(f"\n$ refstore {shlex.join(words)}", flush=True)
+def _tell(what: str, do: Callable[[], T]) -> T:
+    """Do a step, and print how long it took."""
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "refstore", *words, "--data", str(data)],
-        check=False,
-        stdout=subprocess.DEVNULL if quiet else None,
-    )
-    print(f"(exit code {done.returncode}, {time.monotonic() - began:.1f} s)", flush=True)
-    if done.returncode not in (0, LEFT):
-        raise SystemExit(_failed(f"refstore {words[0]} failed"))
-    return done.returncode
+    result = do()
+    print(f"{what}: {time.monotonic() - began:.1f} s", flush=True)
+    return result
 
 
 def _failed(why: str) -> int:

@@ -127,14 +127,12 @@ def purge(
     "integer", "binary" or "uuid"; by default as they are. `datasets`: names; by default all that have ids. `dry_run`:
     find the rows, and write nothing but the report. `max_partitions`: do at most so many; the report's `watermark` is
     the `after` of the next call. `includes_copies`: purge names outside the data sets of the same objects, too.
-    `ignores_statistics`: read the ids' column also where the statistics of a file exclude them. `breaker_share`: raise
-    if more than this share of the rows would go, but never for `breaker_floor_rows` or fewer. `engines`: where it runs
-    (`refstore_gc.engines.choice`); by default on this machine. `report_progress` is called with each `StepProgress`;
-    `print_notice` with a sentence about the ids that were read. No id is in them, nor in the report or an error.
-
-    The index and the ledger of ids need a `purge_key`; an embedded lake makes one. Raises NotFound (nothing is
-    onboarded; the ledger is empty), Invalid (the ids, their type, a data set's name or file), Conflict (the breaker),
-    InvalidSettings (the key), Unavailable, Corrupt.
+    `ignores_statistics`: read the ids' column also where a file's statistics exclude them. `breaker_share`: raise if
+    more than this share of the rows would go, unless they are at most `breaker_floor_rows`. `engines`: where it runs
+    (`refstore_gc.engines.choice`). `report_progress` gets each `StepProgress`, `print_notice` a sentence about the ids
+    that were read. No id is in them, nor in the report or an error. An index and a ledger of ids need a `purge_key`; an
+    embedded lake makes one. Raises NotFound (nothing is onboarded; the ledger is empty), Invalid (the ids, their type,
+    a data set's name or file), Conflict (the breaker), InvalidSettings (the key), Unavailable, Corrupt.
     """
     from refstore_gc.engines import choice
     from refstore_gc.run_progress import ignore_progress

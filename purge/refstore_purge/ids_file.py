@@ -100,8 +100,8 @@ def ids_folder() -> AbstractContextManager[Path]:
 
 
 @contextmanager
-def open_ids(ids: GivenIds) -> Generator[IdsFile, None, None]:
-    """Give the ids as a file for the block. Values are written to one that only this user can read, and that goes
+def open_ids(ids: object) -> Generator[IdsFile, None, None]:
+    """Give `GivenIds` as a file for the block. Values are written to one that only this user can read, and that goes
     afterwards. Raises Invalid; its message names no id.
     """
     if isinstance(ids, IdsFile):
@@ -116,7 +116,7 @@ def open_ids(ids: GivenIds) -> Generator[IdsFile, None, None]:
     else:
         with ids_folder() as folder:
             file = folder / GIVEN
-            _write_values(file, ids)
+            _write_values(file, cast("Iterable[object]", ids))
             yield IdsFile(file)
 
 
@@ -126,7 +126,7 @@ def _write_values(file: Path, values: Iterable[object]) -> None:
         for number, value in enumerate(values, 1):
             if isinstance(value, str):
                 opened.write(json.dumps({ID_COLUMN: str(value)}) + "\n")
-            elif isinstance(value, Integral) and not isinstance(value, bool):
+            elif isinstance(value, Integral) and value is not True and value is not False:
                 opened.write(json.dumps({ID_COLUMN: int(value)}) + "\n")
             else:
                 raise Invalid(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -24,7 +25,7 @@ from refstore.errors import Invalid
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
-    from refstore_purge import VerifyReport
+    from refstore_purge import PurgeReport, VerifyReport
 
 IDS_HELP: Final = "The ids: CSV with a header, Parquet or JSON lines; a file, or lakefs://REPO/REF/PATH."
 IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
@@ -129,36 +130,47 @@ def run(
     form = (id_column, dataset_column, delimiter, not no_header, empty_id)
     if ledger and form != ("", "", ",", True, False):
         ctx.fail("give the options of a file of ids with --ids, not with --ledger")
+    purge = partial(
+        refstore_purge.purge,
+        ledger=ledger,
+        id_type=id_type,
+        datasets=datasets or (),
+        dry_run=dry_run,
+        max_partitions=max_partitions,
+        after=after,
+        includes_copies=including_copies,
+        ignores_statistics=ignore_statistics,
+        breaker_share=breaker_share,
+        breaker_floor_rows=breaker_floor,
+    )
+    report = _purge(ctx, repo_name, purge, ids, form, EngineRequest(engine, master, conf), yes=yes or dry_run)
+    return None if report.is_done else LEFT
+
+
+def _purge(
+    ctx: typer.Context,
+    repo_name: str,
+    purge: Callable[..., PurgeReport],
+    ids: str,
+    form: tuple[str, str, str, bool, bool],
+    engine: EngineRequest,
+    *,
+    yes: bool,
+) -> PurgeReport:
+    """Make a run, and print its report. `ids`: the place of their file, which has a form; '': those of the ledger."""
+    from refstore_purge import IdsFile
+
     with open_lake(ctx) as lake, _ids_file(lake, ids) if ids else nullcontext() as path:
+        file = None if path is None else IdsFile(path, *form)
         repo = lake.repository(repo_name)
         repo.purge_document()  # before somebody is asked, and an engine is started
-        question = f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}"
-        confirm(ctx, question, yes=yes or dry_run)
-        with (
-            EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines,
-            show_progress() as report_progress,
-        ):
+        confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
+        with engine.open(settings_of(ctx).offline) as engines, show_progress() as report_progress:
             if repo.context.read_purge_key() is None:
                 _say("warning: no index and no ledger of ids is kept: purge_key is not set")
-            report = refstore_purge.purge(
-                repo,
-                None if path is None else refstore_purge.IdsFile(path, *form),
-                ledger=ledger,
-                id_type=id_type,
-                datasets=datasets or (),
-                dry_run=dry_run,
-                max_partitions=max_partitions,
-                after=after,
-                includes_copies=including_copies,
-                ignores_statistics=ignore_statistics,
-                breaker_share=breaker_share,
-                breaker_floor_rows=breaker_floor,
-                engines=engines,
-                report_progress=report_progress,
-                print_notice=_say,
-            )
+            report = purge(repo, file, engines=engines, report_progress=report_progress, print_notice=_say)
         emit_report(ctx, report)
-    return None if report.is_done else LEFT
+    return report
 
 
 def _say(text: str) -> None:

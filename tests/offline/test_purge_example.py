@@ -1,5 +1,5 @@
-"""The acceptance example of seed 002 in the seed's layout, and `examples/purge_events`, small and with its commands in
-this process; and that its comparison can fail.
+"""The acceptance example of seed 002 in the seed's layout, and `examples/purge_events`, small and in this
+process; and that its comparison can fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pytest
 
 from examples.purge_events import __main__ as example
 from examples.purge_events import events
-from refstore import cli
 from refstore_purge import purge_run, verify
 from tests.commands import Command
 from tests.offline.purge_runs import options_of
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def here(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(data: Path, *words: str, quiet: bool = False) -> int:
-        return cli.run([*words, "--data", str(data)])
-
-    monkeypatch.setattr(example, "_refstore", run)
     monkeypatch.setattr(events, "DAYS", events.DAYS[:2])
 
 

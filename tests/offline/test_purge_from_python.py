@@ -83,7 +83,8 @@ def test_a_document_with_a_mistake_is_refused_and_an_empty_data_set_is_told(repo
 
 
 def test_ids_or_the_ledger_are_needed(repo: Repository) -> None:
-    for call in ({}, {"ids": [SECRET], "ledger": True}):
+    calls: list[dict[str, Any]] = [{}, {"ids": [SECRET], "ledger": True}]
+    for call in calls:
         with pytest.raises(Invalid, match="either ids or ledger=True"):
             refstore_purge.purge(repo, **call)
 
