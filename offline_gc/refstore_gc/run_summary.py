@@ -43,6 +43,8 @@ EXCLUDED_OUTCOME: Final = "excluded"
 
 
 class ObjectCount(msgspec.Struct, frozen=True):
+    """How many objects, and their bytes as far as their sizes are known."""
+
     objects: int = 0
     bytes: int = 0
 
