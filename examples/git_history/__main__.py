@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import secrets
 import sys
 import tempfile
@@ -14,20 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import refstore
 from examples.command_line import make_parser
 from examples.git_history import comparing, expected, replaying
-from examples.git_history.collecting import collect, reap
+from examples.git_history.collecting import collect_expired, release_references
 from examples.git_history.comparing import Compared
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed, Told
-from refstore import Lake, RefstoreError
-from refstore.configuration.logs import configure_logs
-from refstore.configuration.settings import LogSettings, embedded_urls
-from refstore.core.ids import CommitId
+from refstore import RefstoreError
 from refstore.errors import Conflict, Invalid
-from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
-from refstore_gc.run_summary import GcSummary
+from refstore_gc import CollectProgress, CollectReport
 
 DESCRIPTION = """\
 Replay a git repository into refstore with its dates, branches and merges. Let its history expire by rules, and run
@@ -48,14 +46,14 @@ class Outcome:
     history: History
     done: Replayed
     rules: Rules
-    active: set[CommitId]
-    summary: GcSummary
+    active: set[str]
+    collected: CollectReport
     compared: Compared
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
-    configure_logs(LogSettings(level="warning"), sys.stderr)
+    logging.basicConfig(level=logging.WARNING)
     began = time.monotonic()
     try:
         with ExitStack() as stack:
@@ -63,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             git = Git(asked.repository)
             history = _history(git, asked.max_commits, dangling=asked.dangling)
             rules = _rules(asked, history)
-            engines = stack.enter_context(open_engines(EngineOptions()))
-            outcome = prove(git, history, rules, kv, objects, engines, _Told())
+            outcome = prove(git, history, rules, kv, objects, _Told())
             shown = _shown(outcome, time.monotonic() - began)
     except RefstoreError as error:
         print(f"examples.git_history: {error}", file=sys.stderr)
@@ -76,9 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _stores(data: Path | None, stack: ExitStack) -> tuple[str, str]:
     if data is not None:
         data.mkdir(parents=True, exist_ok=True)
-        return embedded_urls(data)
-    kv, objects = embedded_urls(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-git-"))))
+        return _embedded_urls(data)
+    kv, objects = _embedded_urls(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-git-"))))
     return kv, f"{objects}?fsync=0"
+
+
+def _embedded_urls(data: Path) -> tuple[str, str]:
+    """Return the URLs of KV and objects that `refstore --data` takes for a folder."""
+    folder = data.resolve().as_uri().removeprefix("file://")
+    return f"sqlite://{folder}/kv.sqlite", f"file://{folder}/objects"
 
 
 def _history(git: Git, most: int, *, dangling: bool) -> History:
@@ -92,22 +95,26 @@ def _history(git: Git, most: int, *, dangling: bool) -> History:
     return history
 
 
-def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, engines: Engines, told: Told) -> Outcome:
+def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, told: Told) -> Outcome:
     """Replay, expire and compare. Raises Conflict if a commit's period ended while the job ran, because then the
     expected result is unknown.
     """
     name = f"git-{secrets.token_hex(6)}"
-    with Lake.open(kv, objects) as lake:
+    with refstore.open(kv=kv, objects=objects) as lake:
         done = replaying.replay(lake, name, git, history, told)
         done.repo.set_retention(json.dumps(rules.document()))
-        reap(lake, name)
+        release_references(lake, name)
         before = expected.active(git, history, done, rules, lake.clock.now_ms())
-        summary = collect(kv, objects, name, engines, lambda now: told(now.step, now.done_items, now.total_items or 0))
+
+        def tell(now: CollectProgress) -> None:
+            told(now.step, now.done_items, now.total_items or 0)
+
+        collected = collect_expired(kv, objects, name, tell)
         active = expected.active(git, history, done, rules, lake.clock.now_ms())
         if active != before:
             raise Conflict("a commit's period ended while the offline job ran; run this again")
         compared = comparing.compare(git, history, done, active, told)
-        return Outcome(name, history, done, rules, active, summary, compared)
+        return Outcome(name, history, done, rules, active, collected, compared)
 
 
 def _rules(asked: argparse.Namespace, history: History) -> Rules:
@@ -126,9 +133,9 @@ def _rules(asked: argparse.Namespace, history: History) -> Rules:
 
 def _shown(outcome: Outcome, seconds: float) -> dict[str, Any]:
     history, done, compared = outcome.history, outcome.done, outcome.compared
-    swept = outcome.summary.sweep
+    collected = outcome.collected
     findings = list(compared.findings)
-    if swept is None or swept.failed_objects:
+    if collected.errors or collected.failed_objects or collected.reclaimable.objects:
         findings.append("sweep: the store did not delete everything that was marked")
     return {
         "ok": not findings,
@@ -145,7 +152,7 @@ def _shown(outcome: Outcome, seconds: float) -> dict[str, Any]:
         "uploaded": len(done.blobs),
         "active_commits": len(outcome.active),
         "expired_commits": compared.expired,
-        "swept": {name: count.objects for name, count in swept.outcomes.items()} if swept is not None else {},
+        "swept": {"deleted": collected.deleted_count.objects},
         "objects_left": compared.objects,
         "files_compared": compared.files,
         "bytes_compared": compared.bytes_read,

@@ -6,20 +6,15 @@ run the offline job like this on a lake that others write to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Final
 
-from refstore import Lake
-from refstore.configuration.settings import ReaperSettings
-from refstore.core.safety import Safety
+import refstore
+from refstore import Lake, Safety
 from refstore.errors import Conflict
-from refstore.kv import open_kv
-from refstore_gc import gc_run
-from refstore_gc.engines.choice import Engines
-from refstore_gc.gc_run import GcOptions
-from refstore_gc.run_context import BreakerLimits
-from refstore_gc.run_progress import ReportProgress
-from refstore_gc.run_summary import GcSummary
-from refstore_reaper.daemon import Reaper
+from refstore_gc import CollectProgress, CollectReport, collect
+from refstore_reaper import reap
 
 ALONE: Final = Safety(
     operation_deadline_seconds=0,
@@ -29,20 +24,20 @@ ALONE: Final = Safety(
     scrub_after_seconds=0,
     grace_seconds=0,
 )
-AT_ONCE: Final = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1))
+AT_ONCE: Final = timedelta(0)
 
 
-def reap(lake: Lake, name: str) -> None:
+def release_references(lake: Lake, name: str) -> None:
     """Run the reaper until nothing is due. Committed objects lose their references; the offline job decides about them.
     Raises Conflict.
     """
-    with Reaper(lake, ReaperSettings(breaker_share=1), repositories=[name], grace_seconds=0) as reaper:
-        done = reaper.run_once(lambda: False)
-    if done.error_count:
-        raise Conflict(f"the reaper met {done.error_count} errors; see its log")
+    done = reap(lake, repositories=[name], grace=AT_ONCE, share_max=1)
+    if done.errors:
+        raise Conflict(f"the reaper met errors: {done}")
 
 
-def collect(kv: str, objects: str, name: str, engines: Engines, tell: ReportProgress) -> GcSummary:
-    """Mark and sweep. Return what was marked, and what the store confirmed."""
-    with Lake(open_kv(kv), objects, safety=ALONE) as lake:
-        return gc_run.run_nightly(lake.repository(name).context, engines, AT_ONCE, tell).latest_summary
+def collect_expired(kv: str, objects: str, name: str, tell: Callable[[CollectProgress], None]) -> CollectReport:
+    """Mark and sweep. Return what the store confirmed."""
+    opened = refstore.open(kv=kv, objects=objects)
+    with Lake(opened.kv, opened.objects_url, safety=ALONE) as lake:
+        return collect(lake.repository(name), grace=AT_ONCE, min_age=AT_ONCE, share_max=1, report_progress=tell)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from examples.git_history.plumbing import Blobs, Git
 from examples.git_history.replaying import History, Replayed, Told
 from refstore import RefstoreError, Repository
-from refstore.core.ids import Address, CommitId
 from refstore.errors import Gone, ObjectNotFound
 
 SHOWN = 20
@@ -34,13 +33,13 @@ class Compared:
     findings: list[str] = field(default_factory=list[str])
 
 
-def compare(git: Git, history: History, done: Replayed, active: Collection[CommitId], told: Told) -> Compared:
+def compare(git: Git, history: History, done: Replayed, active: Collection[str], told: Told) -> Compared:
     compared = Compared()
-    wanted: set[Address] = set()
+    wanted: set[str] = set()
     for made, tree in done.trees():
         if made in active:
             wanted.update(tree.values())
-    there = {Address(info.key) for info in done.repo.context.objects.list("data/")}
+    there = done.list_objects()
     compared.objects = len(there)
     found = compared.findings
     found += _some("lost", (f"{address}, git's blob {done.blobs[address]}" for address in sorted(wanted - there)))
@@ -57,7 +56,7 @@ def _histories(git: Git, history: History, done: Replayed) -> Iterator[str]:
     repo = done.repo
     is_between = set(done.between.values())
     git_of = {made: commit for commit, made in done.commits.items()}
-    there: dict[str, CommitId] = {branch.name: branch.head for branch in repo.branches()}
+    there: dict[str, str] = {branch.name: branch.head for branch in repo.branches()}
     for branch in sorted(there.keys() ^ done.heads.keys()):
         yield f"branch {branch!r} is {'only in refstore' if branch in there else 'not in refstore'}"
     for branch, head in done.heads.items():
@@ -65,7 +64,7 @@ def _histories(git: Git, history: History, done: Replayed) -> Iterator[str]:
             continue
         if there[branch] != done.commits[head]:
             yield f"branch {branch!r} is at {there[branch]}, git's is at {head}"
-        ours = [git_of[commit] for commit, _ in repo.log(branch, first_parent=True) if commit in git_of]
+        ours = [git_of[commit.id] for commit in repo.log(branch, first_parent=True) if commit.id in git_of]
         theirs = [commit for commit in git.first_parents(head) if commit in history.commits]
         if ours != _unbroken(theirs, history):
             yield (
@@ -76,10 +75,10 @@ def _histories(git: Git, history: History, done: Replayed) -> Iterator[str]:
         first, *others = known.parents or ("",)
         merged = [parent for parent in others if parent in history.commits][:1] if first in history.commits else []
         merge = done.between.get(commit, done.commits[commit])
-        parents = repo.get_commit(merge)[1].parents[1:]
+        parents = repo.get_commit(merge).parents[1:]
         if [git_of.get(parent) for parent in parents] != merged:
             yield f"commit {commit} merged {merged or 'nothing'}, in refstore {list(parents) or 'nothing'}"
-        if repo.get_commit(done.commits[commit])[1].created_ms != known.date_ms:
+        if repo.get_commit(done.commits[commit]).created != known.date:
             yield f"commit {commit} has another date in refstore"
     if is_between & git_of.keys():
         yield "a commit stands for two of git's"
@@ -94,10 +93,10 @@ def _unbroken(line: list[str], history: History) -> list[str]:
 
 
 def _files(
-    git: Git, history: History, done: Replayed, active: Collection[CommitId], compared: Compared, told: Told
+    git: Git, history: History, done: Replayed, active: Collection[str], compared: Compared, told: Told
 ) -> Iterator[str]:
     alive = [commit for commit in history.commits if done.commits[commit] in active]
-    seen: dict[Address, str] = {}
+    seen: dict[str, str] = {}
     """What was read: the blob whose bytes these are."""
     with git.blobs() as blobs:
         for number, commit in enumerate(alive, start=1):
@@ -116,7 +115,7 @@ def _files(
             told("active commits compared", number, len(alive))
 
 
-def _same(repo: Repository, commit: CommitId, path: str, blob: str, blobs: Blobs, compared: Compared) -> str:
+def _same(repo: Repository, commit: str, path: str, blob: str, blobs: Blobs, compared: Compared) -> str:
     """Return the blob if refstore's bytes are git's; otherwise a text with the difference."""
     try:
         body = repo.read(commit, path)
@@ -126,9 +125,7 @@ def _same(repo: Repository, commit: CommitId, path: str, blob: str, blobs: Blobs
     return blob if body == blobs.read(blob) else f"{len(body)} other bytes"
 
 
-def _expired(
-    done: Replayed, active: Collection[CommitId], there: Collection[Address], compared: Compared
-) -> Iterator[str]:
+def _expired(done: Replayed, active: Collection[str], there: Collection[str], compared: Compared) -> Iterator[str]:
     """Check that reading a file that only an expired commit named reports its deletion, and not a missing object."""
     for made, tree in done.trees():
         if made in active:

@@ -16,7 +16,6 @@ from itertools import pairwise
 
 from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed
-from refstore.core.ids import CommitId
 
 DAY_MS = 86_400_000
 
@@ -37,16 +36,16 @@ class Rules:
         return self.branches.get(branch, self.days) * DAY_MS
 
 
-def active(git: Git, history: History, done: Replayed, rules: Rules, now_ms: int) -> set[CommitId]:
+def active(git: Git, history: History, done: Replayed, rules: Rules, now_ms: int) -> set[str]:
     """Return the commits of refstore that must be complete."""
-    until: dict[CommitId, float] = {}
+    until: dict[str, float] = {}
     dates = {done.commits[commit]: known.date_ms for commit, known in history.commits.items()}
     dates |= {between: history.commits[commit].date_ms for commit, between in done.between.items()}
 
-    def hold(commit: CommitId, until_ms: float) -> None:
+    def hold(commit: str, until_ms: float) -> None:
         until[commit] = max(until.get(commit, -math.inf), until_ms)
 
-    def walk(line: list[CommitId], period_ms: int) -> None:
+    def walk(line: list[str], period_ms: int) -> None:
         for after, before in pairwise(line):
             hold(before, max(dates[after], dates[before]) + period_ms)
 
@@ -78,6 +77,6 @@ def _replayed(line: Iterable[str], history: History) -> list[str]:
     return found
 
 
-def _as_made(line: Iterable[str], done: Replayed) -> list[CommitId]:
+def _as_made(line: Iterable[str], done: Replayed) -> list[str]:
     """Return the line with refstore's own intermediate merges."""
     return [made for commit in line for made in (done.commits[commit], done.between.get(commit)) if made is not None]

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from examples.git_history.plumbing import DETACHED, Blobs, Git, GitCommit
 from refstore import Lake, Repository, Upload
-from refstore.core import ids
-from refstore.core.ids import Address, CommitId
-from refstore.errors import InvalidName
 
 WORKING: Final = "replay-of-git/"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,254}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{64}")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_./-]")
 
 Told = Callable[[str, int, int], None]
@@ -61,35 +61,41 @@ def chosen(git: Git, *, most: int, dangling: bool) -> History:
 class Made(NamedTuple):
     """A commit in refstore."""
 
-    id: CommitId
-    stands_on: CommitId | None
+    id: str
+    stands_on: str | None
     """The commit whose tree `changes` changes; None: the empty tree."""
-    changes: Mapping[str, Address | None]
+    changes: Mapping[str, str | None]
 
 
 @dataclass(slots=True)
 class Replayed:
+    lake: Lake
     repo: Repository
     heads: dict[str, str]
     """Branch of refstore -> git commit."""
     tags: dict[str, str]
-    commits: dict[str, CommitId] = field(default_factory=dict[str, CommitId])
+    commits: dict[str, str] = field(default_factory=dict[str, str])
     """Git's commit -> refstore's commit."""
-    between: dict[str, CommitId] = field(default_factory=dict[str, CommitId])
+    between: dict[str, str] = field(default_factory=dict[str, str])
     """For merges that git resolved differently: refstore's own merge, before the second commit."""
-    blobs: dict[Address, str] = field(default_factory=dict[Address, str])
+    blobs: dict[str, str] = field(default_factory=dict[str, str])
     """Address -> the uploaded blob."""
     made: list[Made] = field(default_factory=list[Made])
     """The commits in the order in which they were made."""
 
-    def trees(self) -> Iterator[tuple[CommitId, dict[str, Address]]]:
+    def list_objects(self) -> set[str]:
+        """Return the addresses of all objects that are in the store, whoever names them."""
+        with closing(self.lake.open_url(self.repo.record.namespace)) as store:
+            return {info.key for info in store.list("data/")}
+
+    def trees(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield what each commit names, computed from the uploads and deletions. Read each one before the next."""
-        waiting: dict[CommitId | None, int] = {}
+        waiting: dict[str | None, int] = {}
         for each in self.made:
             waiting[each.stands_on] = waiting.get(each.stands_on, 0) + 1
-        trees: dict[CommitId, dict[str, Address]] = {}
+        trees: dict[str, dict[str, str]] = {}
         for each in self.made:
-            tree: dict[str, Address] = {}
+            tree: dict[str, str] = {}
             if each.stands_on is not None:
                 waiting[each.stands_on] -= 1
                 tree = trees[each.stands_on].copy() if waiting[each.stands_on] else trees.pop(each.stands_on)
@@ -107,7 +113,7 @@ def replay(lake: Lake, name: str, git: Git, history: History, told: Told) -> Rep
     default = _named(history.default, history.heads[history.default])
     repo = lake.create_repository(name, default_branch=default)
     heads = {_named(branch, commit): commit for branch, commit in history.heads.items()}
-    done = Replayed(repo, heads, {_named(tag, commit): commit for tag, commit in history.tags.items()})
+    done = Replayed(lake, repo, heads, {_named(tag, commit): commit for tag, commit in history.tags.items()})
     with git.blobs() as blobs:
         _Replaying(git, history, done, blobs, default).run(told)
     for tag, commit in done.tags.items():
@@ -116,11 +122,10 @@ def replay(lake: Lake, name: str, git: Git, history: History, told: Told) -> Rep
 
 
 def _named(name: str, commit: str) -> str:
-    """Return a name that refstore accepts, too."""
-    try:
-        return ids.branch_name(name)
-    except InvalidName:
-        return f"_{_NOT_IN_A_NAME.sub('_', name).replace('..', '_')[:200]}-{commit[:8]}"
+    """Return a name that refstore accepts, too: no commit id, and without `.` and `..` between slashes."""
+    if _NAME.fullmatch(name) and not _COMMIT.fullmatch(name) and {".", ".."}.isdisjoint(name.split("/")):
+        return name
+    return f"_{_NOT_IN_A_NAME.sub('_', name).replace('..', '_')[:200]}-{commit[:8]}"
 
 
 class _Replaying:
@@ -131,8 +136,8 @@ class _Replaying:
         self._repo = done.repo
         self._blobs = blobs
         self._default = default
-        self._root, _ = done.repo.get_commit(default)
-        self._at: dict[CommitId, str] = {}
+        self._root = done.repo.get_commit(default).id
+        self._at: dict[str, str] = {}
         """Head -> the existing working branch."""
         self._working = 0
 
@@ -164,20 +169,20 @@ class _Replaying:
         if branch != self._default:
             self._at[done] = branch
 
-    def _new_branch(self, at: CommitId) -> str:
+    def _new_branch(self, at: str) -> str:
         name = f"{WORKING}{self._working}"
         self._working += 1
         self._repo.create_branch(name, source=at)
         return name
 
-    def _merge(self, branch: str, commit: GitCommit, second: CommitId) -> CommitId:
+    def _merge(self, branch: str, commit: GitCommit, second: str) -> str:
         merged = self._repo.merge(
             second,
             into=branch,
             message=commit.subject,
             strategy="dest-wins",
             metadata={"git": commit.id},
-            date_ms=commit.date_ms,
+            date=commit.date,
             allow_empty=True,
         ).id
         there = {item.path: item.entry.address for item in self._repo.list(merged) if item.entry is not None}
@@ -195,18 +200,18 @@ class _Replaying:
         self._done.made.append(Made(done, merged, changes))
         return done
 
-    def _apply(self, branch: str, changes: Mapping[str, str | None]) -> dict[str, Address | None]:
+    def _apply(self, branch: str, changes: Mapping[str, str | None]) -> dict[str, str | None]:
         gone: list[str] = [path for path, blob in changes.items() if blob is None]
         new: Sequence[tuple[str, str]] = [(path, blob) for path, blob in changes.items() if blob is not None]
         uploads = (Upload(path=path, body=self._blobs.read(blob)) for path, blob in new)
-        made: dict[str, Address | None] = dict.fromkeys(gone)
+        made: dict[str, str | None] = dict.fromkeys(gone)
         for (path, blob), entry in zip(new, self._repo.upload_many(branch, uploads), strict=True):
             made[path] = entry.address
             self._done.blobs[entry.address] = blob
         self._repo.delete_many(branch, gone)
         return made
 
-    def _commit(self, branch: str, commit: GitCommit) -> CommitId:
+    def _commit(self, branch: str, commit: GitCommit) -> str:
         return self._repo.commit(
-            branch, commit.subject, metadata={"git": commit.id}, date_ms=commit.date_ms, allow_empty=True
+            branch, commit.subject, metadata={"git": commit.id}, date=commit.date, allow_empty=True
         ).id

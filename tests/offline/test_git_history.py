@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,9 +22,6 @@ from tests.git import need_clone
 from tests.offline.git_repositories import Made, grown
 from tests.simulation.mutants import mutants
 
-if TYPE_CHECKING:
-    from refstore_gc.engines.choice import Engines
-
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = {mutant.name: mutant for mutant in mutants()}
 
@@ -33,15 +29,11 @@ MUTANTS = {mutant.name: mutant for mutant in mutants()}
 def silent(_what: str, _done: int, _of: int) -> None: ...
 
 
-def proven(
-    folder: Path, lake: Path, rules: Rules, engines: Engines, *, most: int = 500, dangling: bool = True
-) -> Outcome:
+def proven(folder: Path, lake: Path, rules: Rules, *, most: int = 500, dangling: bool = True) -> Outcome:
     git = Git(folder)
     kv, objects = embedded_urls(lake)
     lake.mkdir()
-    return prove(
-        git, replaying.chosen(git, most=most, dangling=dangling), rules, kv, f"{objects}?fsync=0", engines, silent
-    )
+    return prove(git, replaying.chosen(git, most=most, dangling=dangling), rules, kv, f"{objects}?fsync=0", silent)
 
 
 @pytest.fixture
@@ -60,9 +52,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def outcome(history: Made, tmp_path_factory: pytest.TempPathFactory, engines: Engines) -> Outcome:
+def outcome(history: Made, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     rules = Rules(days=10, branches={"main": 32, "release/1.0": 36})
-    return proven(history.folder, tmp_path_factory.mktemp("grown") / "lake", rules, engines)
+    return proven(history.folder, tmp_path_factory.mktemp("grown") / "lake", rules)
 
 
 class TestAHistoryOfAllKinds:
@@ -85,8 +77,7 @@ class TestAHistoryOfAllKinds:
         }  # fmt: skip
 
     def test_expired_data_is_gone_and_says_so(self, outcome: Outcome) -> None:
-        assert outcome.summary.sweep is not None
-        assert outcome.summary.sweep.outcomes["deleted"].objects == len(outcome.done.blobs) - outcome.compared.objects
+        assert outcome.collected.deleted_count.objects == len(outcome.done.blobs) - outcome.compared.objects
         assert outcome.compared.expired > 0
         assert outcome.compared.refused > 0
 
@@ -97,16 +88,15 @@ class TestAHistoryOfAllKinds:
         }
 
 
-def test_this_projects_own_history(tmp_path: Path, engines: Engines) -> None:
+def test_this_projects_own_history(tmp_path: Path) -> None:
     need_clone()
-    outcome = proven(ROOT, tmp_path / "lake", Rules(days=0, keep_last=5), engines, most=40, dangling=False)
+    outcome = proven(ROOT, tmp_path / "lake", Rules(days=0, keep_last=5), most=40, dangling=False)
     assert outcome.compared.findings == []
     assert len(outcome.history.commits) == 40
     assert (
         outcome.compared.expired == len(outcome.done.made) - 5
     )  # more than 40 were made where a merge had its conflicts resolved
-    assert outcome.summary.sweep is not None
-    assert outcome.summary.sweep.outcomes["deleted"].objects > 0
+    assert outcome.collected.deleted_count.objects > 0
 
 
 @pytest.mark.parametrize("kind", ["bare", "shallow", "detached"])
@@ -129,22 +119,20 @@ def test_bare_repositories_and_shallow_clones_are_replayed_as_they_are(tmp_path:
 
 
 class TestTheComparisonCanFail:
-    def test_where_the_job_does_not_see_what_an_active_commit_names(
-        self, plain: Made, tmp_path: Path, engines: Engines
-    ) -> None:
+    def test_where_the_job_does_not_see_what_an_active_commit_names(self, plain: Made, tmp_path: Path) -> None:
         with MUTANTS["only what heads reach is kept"].planted():
-            findings = proven(plain.folder, tmp_path / "lake", Rules(days=5), engines).compared.findings
+            findings = proven(plain.folder, tmp_path / "lake", Rules(days=5)).compared.findings
         assert any(finding.startswith("lost: data/") for finding in findings)
         assert any(finding.startswith(f"files: {plain.named['two']} 'a'") for finding in findings)
 
     def test_where_the_job_takes_an_expired_commit_for_active(
-        self, plain: Made, tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
+        self, plain: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         decide = mark.decide_marks
         monkeypatch.setattr(
             mark, "decide_marks", lambda *args, **kwargs: dataclasses.replace(decide(*args, **kwargs), commits=[])
         )
-        (finding,) = proven(plain.folder, tmp_path / "lake", Rules(days=5), engines).compared.findings
+        (finding,) = proven(plain.folder, tmp_path / "lake", Rules(days=5)).compared.findings
         assert finding.startswith("left over: data/")
 
     def test_where_a_blob_is_missing_changed_or_too_many(self, plain: Made, tmp_path: Path) -> None:
@@ -168,9 +156,7 @@ class TestTheComparisonCanFail:
 
 
 class TestTheCommand:
-    def test_answers_as_json_and_ends_with_0(
-        self, plain: Made, engines: Engines, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_answers_as_json_and_ends_with_0(self, plain: Made, capsys: pytest.CaptureFixture[str]) -> None:
         assert command.main([str(plain.folder), "--days", "5", "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown["ok"]
