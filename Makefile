@@ -32,6 +32,7 @@ check: setup ## run ruff, the import check and the fast tests: without Spark, wi
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python scripts/check_names.py
+	$(BIN)/python scripts/check_public_names.py
 	$(BIN)/python scripts/decision_index.py --check
 	$(BIN)/python scripts/protocol_page.py --check
 	$(BIN)/python scripts/check_tests.py
@@ -58,6 +59,7 @@ style: setup-spark
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python scripts/check_names.py
+	$(BIN)/python scripts/check_public_names.py
 	$(BIN)/python scripts/decision_index.py --check
 	$(BIN)/python scripts/protocol_page.py --check
 	$(BIN)/python scripts/check_tests.py

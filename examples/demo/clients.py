@@ -18,10 +18,10 @@ from typing import Final, ParamSpec, TypeVar
 import msgspec
 
 import refstore
+from examples.batches import split_batches
 from examples.demo.client_reports import Kind, Report
 from examples.demo.source_files import SourceFile
 from refstore import Copy, IssuedAddress, Link, Move, RefstoreError, Repository, Upload
-from refstore.core.batches import split_batches
 from refstore.errors import AlreadyLinked, NothingToCommit
 
 BATCH: Final = 50

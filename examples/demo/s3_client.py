@@ -16,11 +16,11 @@ import msgspec
 from botocore.config import Config
 
 import refstore
+from examples.batches import split_batches
 from examples.demo.clients import ATTEMPTS, BATCH, SHA256, Client, Files, sources_of
 from examples.demo.s3_gateway import S3_CLIENT, GatewayAccess, read_access
 from examples.demo.source_files import SourceFile
 from refstore import Repository
-from refstore.core.batches import split_batches
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

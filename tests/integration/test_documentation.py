@@ -243,7 +243,9 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
         "the trash, before and not after"
     )
     assert [line.split()[-1] for line in shown if line.startswith("restored ")] == ["1"]
-    assert "['2026/11/21.json', '2026/11/22.json', 'latest.json']" in shown
+    assert "['2026/11/21.csv', 'cold.csv']" in shown
+    assert "deleted 1 objects, 21 bytes" in shown, "what the application reaped"
+    assert "weather: would mark 0 objects, 0 bytes" in shown, "what it would collect"
     assert [line.split() for line in shown if line.endswith(" 42")] == [["0", "2026-11-21", "42"]] * 2, "pandas"
     assert "The lake has exactly the objects of git's active commits, byte for byte, and no others." in out
     assert sum("swept" in line.split() and "visits" in line for line in shown) == 2, "the two oldest commits"
