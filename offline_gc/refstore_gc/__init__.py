@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         CollectError,
         CollectProgress,
         CollectReport,
-        MarkReport,
         MarkInfo,
+        MarkReport,
         SweepReport,
     )
     from refstore_gc.run_summary import CleanupSummary, ObjectCount

@@ -18,8 +18,8 @@ from refstore_gc.collect_report import (
     CollectError,
     CollectProgress,
     CollectReport,
-    MarkReport,
     MarkInfo,
+    MarkReport,
     SweepReport,
     as_datetime,
 )

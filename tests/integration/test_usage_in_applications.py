@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 import textwrap
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import refstore
 
@@ -47,6 +51,36 @@ def test_the_blocks_run_one_after_the_other(tmp_path: Path) -> None:
         "threads": 8,
         "transactions": 2,
     }
+
+
+def test_the_application_of_fastapi_answers_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    httpx = pytest.importorskip("httpx")
+    page = (ROOT / "docs/usage.md").read_text("utf-8")
+    section = page.partition("## In an asynchronous application\n")[2].partition("\n## ")[0]
+    ((_, block),) = BLOCK.findall(section)
+    monkeypatch.chdir(tmp_path)
+    with refstore.open(tmp_path / "lake") as lake:
+        lake.create_repository("sales", grace_seconds=0)
+    (tmp_path / "fastapi_program.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    program = import_module("fastapi_program")
+
+    async def use() -> None:
+        transport = httpx.ASGITransport(program.app)
+        async with (
+            program.app.router.lifespan_context(program.app),
+            httpx.AsyncClient(transport=transport, base_url="http://app") as client,
+        ):
+            for body in (b"old", b"new"):
+                written = await asyncio.gather(*(client.put(f"/days/{n}", content=body) for n in range(8)))
+                assert {answer.status_code for answer in written} == {200}
+            read = await asyncio.gather(*(client.get(f"/days/{n}") for n in range(8)))
+            assert {answer.content for answer in read} == {b"new"}
+            missing = await client.get("/days/9")
+            assert (missing.status_code, "days/9.csv" in missing.text) == (404, True)
+            assert (await client.post("/reap")).json() == {"deleted": 8, "errors": 0}
+
+    asyncio.run(use())
 
 
 def test_a_lake_that_was_opened_before_a_fork_works_on_both_sides(tmp_path: Path) -> None:
