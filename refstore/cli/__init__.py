@@ -57,7 +57,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "restore": "Restore lost objects: an address, a path, a prefix, a branch.",
     "retention": "Set and explain how long committed data is kept.",
     "reaper": "Delete what nothing references any more; its subcommands: status, resume.",
-    "gc": "Delete committed data that has expired, and orphans: mark, sweep, run, report.",
+    "gc": "Delete committed data that has expired, and orphans: run, status, confirm.",
     "expire": "The nightly job: short for gc run.",
     "purge": "Remove the rows of given ids from onboarded data sets.",
     "why": "Explain why an object is still there, or why it was deleted.",

@@ -6,11 +6,10 @@ Marking and sweeping run on this machine or on Spark (the extra `spark`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -27,8 +26,11 @@ from refstore.cli.gc_job import (
     tell_of_the_wait,
 )
 from refstore.cli.gc_tables import emit_summaries, run_row
-from refstore.cli.parameters import Conf, DryRun, EngineOption, Master, Name, Yes
+from refstore.cli.parameters import LAST, Conf, DryRun, EngineOption, Master, Name, Yes
+from refstore.cli.rows import LONGEST_SECONDS, seconds_of
+from refstore.core.durations import parse_duration
 from refstore.core.redaction import redact_text
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
 from refstore.monitoring import figures, run_control
@@ -36,10 +38,11 @@ from refstore.operations import unmark as unmark_operation
 from refstore.operations.rule_review import compare_with_current
 from refstore.operations.rules_document import parse_rules
 from refstore.purge_document.purge_key import read_purge_key
-from refstore.retention.rules import read_rules, rule_warnings
+from refstore.retention.rules import Rules, read_rules, rule_warnings
 
 if TYPE_CHECKING:
-    from refstore_gc.run_summary import GcSummary
+    from refstore.repository import Repository
+    from refstore_gc.run_summary import GcSummary, SweepMode
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True)
@@ -54,32 +57,63 @@ MaybeName = Annotated[
     str | None, typer.Argument(metavar="[REPO]", help="The repository; or --all.", show_default=False)
 ]
 All = Annotated[bool, typer.Option("--all", help="Every repository, and the objects of deleted ones.")]
-GraceDays = Annotated[
-    float | None, typer.Option(min=0, metavar="N", help="Days between mark and sweep; replaces the rules' value.")
+Only = Annotated[
+    Literal["", "mark", "sweep", "index"],
+    typer.Option(
+        metavar="PART", help="mark; sweep what is due; or index: add to the index of `refstore why` what is missing."
+    ),
 ]
-MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Ignore younger objects; default: one day.")]
+RulesFile = Annotated[
+    str | None,
+    typer.Option(
+        "--rules", metavar="FILE", help="With --dry-run: by these rules, not the repository's; '-': standard input."
+    ),
+]
+MarkId = Annotated[
+    str | None,
+    typer.Option("--mark", metavar="MARK_ID", help="With --only sweep: this mark; default: all that are due."),
+]
+Grace = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Time between mark and sweep, such as 7d; replaces the rules' value."),
+]
+MinAge = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Ignore younger objects; default: the setting, mostly 1d.")
+]
 ModeOption = Annotated[
-    str, typer.Option("--mode", metavar="MODE", help="delete; or tag, for a bucket's lifecycle rule to delete.")
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="delete (also tagged objects); or tag, for a bucket's lifecycle rule to delete. Default: delete; of a "
+        "mark that is swept: its own.",
+    ),
 ]
 Share = Annotated[
     float, typer.Option(min=0, max=1, metavar="N", help="A mark of more than this share needs `gc confirm`.")
 ]
 Floor = Annotated[int, typer.Option(min=0, metavar="N", help="A mark of fewer objects than this never does.")]
 Foreign = Annotated[bool, typer.Option("--foreign", help="Also mark objects in data/ that refstore never wrote.")]
-Full = Annotated[bool, typer.Option("--full", help="List and read everything, also what the last run listed.")]
-FullDays = Annotated[
-    float, typer.Option(min=0, metavar="N", help="Make a full run if the last one is older than this.")
-]
-SweepModeOption = Annotated[
-    str | None,
-    typer.Option("--mode", metavar="MODE", help="delete (also tagged objects) or tag; default: the mode of the mark."),
-]
-TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
-
-PurgeLedger = Annotated[
+Full = Annotated[
     bool,
-    typer.Option("--purge-ledger", help="With run: also purge what came or returned of ids that were purged before."),
+    typer.Option("--full", help="List and read everything, also what the last run did; write the whole index again."),
 ]
+FullAfter = Annotated[str, typer.Option(metavar="DURATION", help="Make a full run if the last one is older than this.")]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
+PurgeLedger = Annotated[
+    bool, typer.Option("--purge-ledger", help="Also purge what came or returned of ids that were purged before.")
+]
+
+_MARKING: Final = frozenset(
+    ("grace", "min_age", "breaker_share", "breaker_floor", "foreign", "full", "full_after", "take_over")
+)
+_OPTIONS_OF: Final[Mapping[str, frozenset[str]]] = {
+    "": _MARKING | {"mode", "purge_ledger"},
+    "mark": _MARKING | {"mode"},
+    "sweep": frozenset(("mark_id", "mode")),
+    "index": frozenset(("full",)),
+}
+"""What each part of the job takes, besides the options of all parts."""
 
 
 @group.callback()
@@ -87,23 +121,26 @@ def gc() -> None:
     """Delete committed objects that only expired commits name, and orphans, which the online path never knew."""
 
 
-def marking_command(what: str, help_: str) -> Callable[..., None]:
-    """A command that marks: `mark` and `run` differ by what else they do, and take the same."""
+def _job_command(help_: str) -> Callable[..., None]:
+    """Make the command that runs the job: `gc run`, and its short name `expire`."""
 
     def command(
         ctx: typer.Context,
         repo_name: MaybeName = None,
         *,
         all_: All = False,
+        only: Only = "",
         dry_run: DryRun = False,
-        grace_days: GraceDays = None,
-        min_age_seconds: MinAge = None,
-        mode: ModeOption = "delete",
+        rules: RulesFile = None,
+        mark_id: MarkId = None,
+        grace: Grace = None,
+        min_age: MinAge = None,
+        mode: ModeOption = None,
         breaker_share: Share = 0.5,
         breaker_floor: Floor = 10_000,
         foreign: Foreign = False,
         full: Full = False,
-        full_days: FullDays = 7.0,
+        full_after: FullAfter = "7d",
         take_over: TakeOver = False,
         purge_ledger: PurgeLedger = False,
         engine: EngineOption = None,
@@ -113,48 +150,80 @@ def marking_command(what: str, help_: str) -> Callable[..., None]:
         from refstore_gc.gc_run import GcOptions
         from refstore_gc.run_context import BreakerLimits
 
+        _check_part(ctx, only, dry_run=dry_run)
+        if (repo_name is None) != all_:
+            ctx.fail("name one repository, or give --all")
+        chosen_mode = sweep_mode(mode) if mode is not None else None
+        grace_seconds = seconds_of("--grace", grace)
         options = GcOptions(
-            grace_days=grace_days,
-            min_age_seconds=min_age_seconds,
-            mode=sweep_mode(mode),
+            grace_days=None if grace_seconds is None else grace_seconds / DAY_SECONDS,
+            min_age_seconds=seconds_of("--min-age", min_age),
+            mode=chosen_mode or "delete",
             limits=BreakerLimits(share_max=breaker_share, floor_objects=breaker_floor),
             includes_foreign=foreign,
             is_full=full,
-            full_days=full_days,
+            full_days=parse_duration("--full-after", full_after, least=0, most=LONGEST_SECONDS) / DAY_SECONDS,
             take_over=take_over,
         )
-        key = _ledger_key(ctx, is_run=what == "run" and not dry_run) if purge_ledger else None
-        job = Job("simulate" if dry_run else what, options, purge_key=key)
-        if (repo_name is None) != all_:
-            ctx.fail("name one repository, or give --all")
-        _run(ctx, repo_name, job, EngineRequest(engine, master, conf))
+        request = EngineRequest(engine, master, conf)
+        if only == "index":
+            _index(ctx, repo_name, full=full)
+        elif only == "sweep":
+            _sweep(ctx, repo_name, mark_id, chosen_mode, request, dry_run=dry_run)
+        else:
+            if rules is not None:
+                options = replace(options, rules=_other_rules(ctx, repo_name, rules))
+            key = _ledger_key(ctx) if purge_ledger else None
+            _run(ctx, repo_name, Job("simulate" if dry_run else only or "run", options, purge_key=key), request)
 
     command.__doc__ = help_
     return command
 
 
-group.command("mark")(
-    marking_command(
-        "mark",
-        """Mark garbage; nothing is deleted yet.
+def _check_part(ctx: typer.Context, only: str, *, dry_run: bool) -> None:
+    """End the command for an option that the part does not take."""
+    allowed = {*_OPTIONS_OF[only]}
+    if dry_run:
+        allowed = allowed - {"purge_ledger"} | ({"rules"} if only in ("", "mark") else set[str]())
+    every = {"rules"}.union(*_OPTIONS_OF.values())
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if parameter.name in every - allowed and source is not None and source.name != "DEFAULT":
+            what = f"--only {only}" if only else "the whole job"
+            ctx.fail(f"{parameter.opts[0]} is not for {what}{' with --dry-run' if dry_run else ''}")
+    if only == "index" and dry_run:
+        ctx.fail("--dry-run is not for --only index, which deletes nothing")
 
-    The exit code is 4 if a mark waits for `refstore gc confirm`.
 
-    First it applies the rules for branches. It resets entries that were staged longer ago than `uncommitted` allows.
-    With allow_deletion_from_latest_view it also removes paths that `all` lets expire from branches, by commits.
+group.command("run")(
+    _job_command(
+        """The nightly job: sweep what is due, apply the rules to branches, then mark. Or, with --only, a part of it.
+
+    Applying the rules resets entries that were staged longer ago than `uncommitted` allows. With
+    allow_deletion_from_latest_view it also removes paths that `all` lets expire from branches, by commits. A repeated
+    sweep continues where the last one stopped. Objects that the current rules keep stay, also if the rules were set
+    after the mark. Of a tagged mark it checks which objects the bucket has deleted; with --mode delete it does not wait
+    for the bucket. With --grace 0 the job sweeps the new mark at once.
+
+    --dry-run shows what would be marked, by the repository's rules or those of --rules, and warns of rules that let
+    data of the latest view expire. With --only sweep it lists the marks that would be swept.
+
+    The exit code is 4 if a mark waits for `refstore gc confirm`, or --purge-ledger left something that is listed, and 5
+    if the store did not delete everything, whatever else is left. An error has its own code before both.
 
     \b
-    Example: refstore gc mark sales --dry-run
-             refstore gc mark --all --engine spark
-             refstore gc mark --all --master spark://host:7077
+    Example: refstore gc run --all
+             refstore gc run sales --dry-run --rules stricter.json
+             refstore gc run sales --grace 0 --min-age 2h
+             refstore gc run --all --only mark --master spark://host:7077
+             refstore gc run sales --only sweep --mark 01m7z3zav9bbbjvdydt7m95zqf
     """,
     )
 )
 
 
 app.command("expire")(
-    marking_command(
-        "run",
+    _job_command(
         """The nightly job: short for `refstore gc run`.
 
     \b
@@ -165,80 +234,54 @@ app.command("expire")(
 )
 
 
-@group.command("index")
-def index(
-    ctx: typer.Context,
-    repo_name: Name,
-    *,
-    anew: Annotated[bool, typer.Option("--anew", help="Write it again, if one of its files is damaged.")] = False,
-) -> None:
-    """Update the index by which `refstore why` finds deletions. Every run does so; use this in a lake without an
-    offline job, and after a file of the index was lost.
-
-    \b
-    Example: refstore gc index sales
-             refstore gc index sales --anew
-    """
+def _index(ctx: typer.Context, repo_name: str | None, *, full: bool) -> None:
+    """Add to the index of `refstore why` what is missing, or write it again. Every run does so, too."""
     from refstore_gc import deletion_index_writer
 
-    with repository_of(ctx, repo_name) as repo:
-        emit(
-            ctx,
-            deletion_index_writer.rebuild(repo.context) if anew else deletion_index_writer.index_missing(repo.context),
-        )
-
-
-@group.command("sweep")
-def sweep(
-    ctx: typer.Context,
-    repo_name: Name,
-    *,
-    mark_id: Annotated[
-        str | None, typer.Option("--mark", metavar="MARK_ID", help="The mark to sweep; default: all that are due.")
-    ] = None,
-    mode: SweepModeOption = None,
-    dry_run: DryRun = False,
-    engine: EngineOption = None,
-    master: Master = None,
-    conf: Conf = None,
-) -> None:
-    """Delete marked objects that are due and that nothing names. A repeated call continues where the last one stopped.
-
-    The exit code is 5 if the store did not delete everything. Objects that the current rules keep stay, also if the
-    rules were set after the mark. For a tagged mark it checks which objects the bucket has deleted. With --mode delete
-    it does not wait for the bucket.
-
-    \b
-    Example: refstore gc sweep sales
-             refstore gc sweep sales --mark 01m7z3zav9bbbjvdydt7m95zqf
-             refstore gc sweep sales --mode delete
-    """
-    chosen_mode = sweep_mode(mode) if mode is not None else None
+    update = deletion_index_writer.rebuild if full else deletion_index_writer.index_missing
+    if repo_name is not None:
+        with repository_of(ctx, repo_name) as repo:
+            emit(ctx, update(repo.context))
+        return
     with open_lake(ctx) as lake:
-        repo = lake.repository(repo_name)
-        marks = Marks(repo.context)
-        if mark_id is not None:
-            chosen = [marks.runs.get(marks.runs.full_id(mark_id)).mark_id]
-        else:
-            now = repo.context.clock.now_ms()
-            chosen = [each.mark_id for each in marks.runs.scan() if each.is_due(now)]
+        names = [name for name, _ in lake.repositories()]
+        emit(ctx, ({"repository": name, **update(lake.repository(name).context)._asdict()} for name in names))
+
+
+def _sweep(
+    ctx: typer.Context,
+    repo_name: str | None,
+    mark_id: str | None,
+    mode: SweepMode | None,
+    request: EngineRequest,
+    *,
+    dry_run: bool,
+) -> None:
+    """Sweep a mark, or all that are due, in one repository, or (None) in all. No sweep rests on another."""
+    if mark_id is not None and repo_name is None:
+        ctx.fail("--mark is of one repository; name it instead of --all")
+    with open_lake(ctx) as lake:
+        names = [repo_name] if repo_name is not None else [name for name, _ in lake.repositories()]
+        repos = [lake.repository(name) for name in names]
+        chosen = [(repo, each) for repo in repos for each in _marks_to_sweep(repo, mark_id)]
         if dry_run:
-            emit(ctx, [run_row(marks, marks.runs.get(each)) for each in chosen])
+            emit(
+                ctx, [run_row(marks, marks.runs.get(each)) for repo, each in chosen for marks in (Marks(repo.context),)]
+            )
             return
         if not chosen:
-            typer.echo(f"Nothing of {repo_name} is due.", err=True)
+            typer.echo(f"Nothing of {repo_name or 'any repository'} is due.", err=True)
             emit_summaries(invocation_of(ctx).output, [])
             return
         done: list[GcSummary] = []
         troubles: list[tuple[str, RefstoreError]] = []
-        request = EngineRequest(engine, master, conf)
         with request.open(settings_of(ctx).offline) as engines, show_progress() as report_progress:
             from refstore_gc import gc_run
 
-            for each in chosen:
+            for repo, each in chosen:
                 try:
-                    done.append(gc_run.sweep(repo.context, engines, each, report_progress, mode=chosen_mode))
-                except RefstoreError as error:  # no sweep rests on another
+                    done.append(gc_run.sweep(repo.context, engines, each, report_progress, mode=mode))
+                except RefstoreError as error:
                     troubles.append((each, error))
         if done or not troubles:
             emit_summaries(invocation_of(ctx).output, done)
@@ -247,59 +290,25 @@ def sweep(
             raise typer.Exit(FAILED)
 
 
-group.command("run")(
-    marking_command(
-        "run",
-        """The nightly job: sweep what is due, apply the rules to branches, then mark.
-
-    With --grace-days 0 it sweeps the new mark at once.
-
-    The exit code is 4 if a mark waits for `refstore gc confirm`, or --purge-ledger left something that is listed, and 5
-    if the store did not delete everything, whatever else is left. An error has its own code before both.
-
-    \b
-    Example: refstore gc run --all
-             refstore gc run sales --grace-days 0 --min-age-seconds 7200
-    """,
-    )
-)
+def _marks_to_sweep(repo: Repository, mark_id: str | None) -> list[str]:
+    runs = Marks(repo.context).runs
+    if mark_id is not None:
+        return [runs.get(runs.full_id(mark_id)).mark_id]
+    now_ms = repo.context.clock.now_ms()
+    return [each.mark_id for each in runs.scan() if each.is_due(now_ms)]
 
 
-@group.command("simulate")
-def simulate(
-    ctx: typer.Context,
-    repo_name: Name,
-    *,
-    rules: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A file of rules to use instead of the repository's; '-': standard input."),
-    ] = None,
-    min_age_seconds: MinAge = None,
-    foreign: Foreign = False,
-    engine: EngineOption = None,
-    master: Master = None,
-    conf: Conf = None,
-) -> None:
-    """Show what would be marked now, by the repository's rules or by others. Change nothing.
-
-    It warns of rules that let data of the latest view expire.
-
-    \b
-    Example: refstore gc simulate sales --rules stricter.json
-    """
-    from refstore_gc.gc_run import GcOptions
-
-    options = GcOptions(min_age_seconds=min_age_seconds, includes_foreign=foreign)
-    if rules is not None:
-        document = read_document(str(rules))
-        other_rules = read_rules(document).rules
-        options = replace(options, rules=other_rules)
-        warn_of(rule_warnings(other_rules))
-        with repository_of(ctx, repo_name, only_read=True) as repo:
-            warn_of(
-                change.text for change in compare_with_current(repo.context, parse_rules(repo.context, document).rules)
-            )
-    _run(ctx, repo_name, Job("simulate", options), EngineRequest(engine, master, conf))
+def _other_rules(ctx: typer.Context, repo_name: str | None, file: str) -> Rules:
+    """Read other rules than the repository's, and warn of what they would let go."""
+    if repo_name is None:
+        ctx.fail("--rules are of one repository; name it instead of --all")
+    document = read_document(file)
+    rules = read_rules(document).rules
+    warn_of(rule_warnings(rules))
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        changes = compare_with_current(repo.context, parse_rules(repo.context, document).rules)
+        warn_of(change.text for change in changes)
+    return rules
 
 
 # ---- what an operator decides and looks at
@@ -407,8 +416,14 @@ def stop(
 
 
 @group.command("status")
-def status(ctx: typer.Context, repo_name: Name) -> None:
-    """List the marks: waiting, due and swept ones, with the sizes of each.
+def status(
+    ctx: typer.Context,
+    repo_name: Name,
+    mark_id: Annotated[
+        str, typer.Argument(metavar="[MARK_ID]", help="The report on this mark; last: on the last one.")
+    ] = "",
+) -> None:
+    """List the marks: waiting, due and swept ones. Or report what the run of one marked, and what its sweep deleted.
 
     Of a mark that waits, `commits` are those that it still has. What the `unmarked` ones name stays, so `objects` and
     `bytes` are then the most that the sweep deletes. Of a swept mark, `commits` were swept, `deleted` are the objects
@@ -416,34 +431,20 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
 
     \b
     Example: refstore gc status sales --json
+             refstore gc status sales last
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
         marks = Marks(repo.context)
-        emit(ctx, (run_row(marks, each) for each in marks.runs.scan()))
+        if not mark_id:
+            emit(ctx, (run_row(marks, each) for each in marks.runs.scan()))
+            return
+        from refstore_gc.run_summary import read_summaries
 
-
-@group.command("report")
-def report(
-    ctx: typer.Context,
-    repo_name: Name,
-    mark_id: Annotated[
-        str | None,
-        typer.Argument(metavar="[MARK_ID]", help="The mark to report on; default: the last one.", show_default=False),
-    ] = None,
-) -> None:
-    """Show what a run marked, and what the store confirmed of its sweep.
-
-    \b
-    Example: refstore gc report sales
-    """
-    from refstore_gc.run_summary import read_summaries
-
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        every = read_summaries(repo.context.objects, Marks(repo.context).runs.scan())
-        mark_id = Marks(repo.context).runs.full_id(mark_id) if mark_id else None
-        chosen = [each for each in every if mark_id in (None, each.mark_id)]
+        every = read_summaries(repo.context.objects, marks.runs.scan())
+        full_id = None if mark_id == LAST else marks.runs.full_id(mark_id)
+        chosen = [each for each in every if full_id in (None, each.mark_id)]
         if not chosen:
-            of = f" of {mark_id}" if mark_id else ""
+            of = f" of {full_id}" if full_id else ""
             raise NotFound(
                 f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}"
             )
@@ -502,14 +503,12 @@ def lifecycle(
 # ---- on an engine
 
 
-def _ledger_key(ctx: typer.Context, *, is_run: bool) -> bytes:
-    """Return the key for `--purge-ledger`, which only a run takes."""
+def _ledger_key(ctx: typer.Context) -> bytes:
+    """Return the key for `--purge-ledger`."""
     settings = settings_of(ctx)
     key = read_purge_key(settings.purge_key, settings.data)
     if key is None:
         ctx.fail("--purge-ledger needs a purge_key in the settings")
-    if not is_run:
-        ctx.fail("--purge-ledger is for `refstore gc run`, without --dry-run")
     return key
 
 

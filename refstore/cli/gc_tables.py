@@ -133,7 +133,7 @@ def _summary_row(summary: GcSummary) -> dict[str, object]:
 def _all_young(summary: GcSummary) -> str:
     return (
         f"everything that {summary.repository} has is younger than {format_duration(summary.min_age_seconds)}, so "
-        "nothing can be marked yet; --min-age-seconds N lowers this age, though not below the time that an operation "
+        "nothing can be marked yet; --min-age DURATION lowers this age, though not below the time that an operation "
         "and its requests may take (refstore durations show)"
     )
 

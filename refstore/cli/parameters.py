@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+LAST: Final = "last"
+"""In the place of a run's or mark's id: the latest."""
 
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 Branch = Annotated[str, typer.Argument(metavar="BRANCH", help="The branch.")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from refstore.core.clock import format_utc, to_ms
+from refstore.core.durations import parse_duration
 from refstore.core.ids import is_own
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import Invalid
 from refstore.objects.foreign_objects import unreadable_reason
 from refstore.public_types import stored_commit, stored_entry
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from refstore.records.branch_records import StoredBranch
     from refstore.repository import Repository
     from refstore.versioning.commits.tree_diff import EntryChange
+
+
+LONGEST_SECONDS: Final = 3660 * DAY_SECONDS
+"""The longest duration that an option takes."""
 
 
 def format_when(at: datetime | int | None) -> str | None:
@@ -132,3 +138,8 @@ def parse_date(date: str | None) -> datetime | None:
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise Invalid(f"{date!r} is not a date; write it as 2026-11-21 or 2026-11-21T07:00:00Z") from None
+
+
+def seconds_of(option: str, text: str | None, *, least: float = 0, most: float = LONGEST_SECONDS) -> float | None:
+    """Return the seconds of an option's duration; None if it was not given. Raises InvalidSettings."""
+    return None if text is None else parse_duration(option, text, least=least, most=most)

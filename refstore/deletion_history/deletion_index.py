@@ -8,8 +8,8 @@ reads the end of each file with its footer, and then the row groups that may hav
 request for a small file, two for most others.
 
 Which runs and which times the index has is told by the names alone. What has no file, because a writer died or the
-file was removed, is therefore searched in the records of the run or in the journal, and `refstore gc index` writes the
-file. A file that is written again has the same name and the same records.
+file was removed, is therefore searched in the records of the run or in the journal, and `gc run --only index` writes
+the file. A file that is written again has the same name and the same records.
 
 See docs/decisions/0168-deletions-in-sorted-parquet-files.md.
 """
@@ -153,5 +153,6 @@ def _search(
     except (ObjectNotFound, pa.ArrowException, OSError, KeyError, msgspec.MsgspecError) as error:
         raise CorruptObject(
             f"{info.key} in {objects.url} is not what was written ({str(error).strip()}); restore it from a backup, or "
-            "remove it and run `refstore gc index`, which writes it again from the files of the runs and the journal"
+            "remove it and run `refstore gc run REPO --only index`, which writes it again from the files of the runs and "
+            "the journal"
         ) from error

@@ -25,7 +25,7 @@ UNINDEXED_MAX: Final = 50
 """How many swept runs that are not in the index are searched one by one, the newest first."""
 PATH_SEGMENTS_MAX: Final = 2_000
 """How many segments of the journal that are not in the index yet are searched for a path, the newest first."""
-_OLDER_RUNS: Final = "older runs that are not in the index (`refstore gc index` adds them)"
+_OLDER_RUNS: Final = "older runs that are not in the index (`refstore gc run --only index` adds them)"
 
 
 class MarkedFor(NamedTuple):

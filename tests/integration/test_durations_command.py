@@ -73,7 +73,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
         "reaper status",
         "gc status sales",
         "gc run sales",
-        "gc index sales",
+        "gc run sales --only index",
         "serve --port 0",
         "retention set sales -",
         "audit verify",
@@ -207,9 +207,9 @@ class TestALakeForTrying:
 
     def test_its_garbage_may_be_as_young_as_an_operation(self, refstore: Command) -> None:
         refstore.ok("repo", "create", "sales", "--for-trying")
-        assert refstore.json("gc", "simulate", "sales")["runs"][0]["min_age_seconds"] == 31
+        assert refstore.json("gc", "run", "--dry-run", "sales")["runs"][0]["min_age_seconds"] == 31
         refstore.ok("repo", "create", "stock", "--data", "other")
-        assert refstore.json("gc", "simulate", "stock", "--data", "other")["runs"][0]["min_age_seconds"] == 86_400
+        assert refstore.json("gc", "run", "--dry-run", "stock", "--data", "other")["runs"][0]["min_age_seconds"] == 86_400
 
     def test_it_keeps_them(self, refstore: Command) -> None:
         refstore.ok("repo", "create", "sales", "--for-trying")

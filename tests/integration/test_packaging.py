@@ -225,7 +225,7 @@ def test_without_extras_the_nightly_job_runs_and_starts_no_java(environment: Pat
     run("refstore", "upload", "sales", "main", "rules.json", "a")
     run("refstore", "commit", "sales", "main", "-m", "first")
     set_agreed(embedded_urls(environment / "app" / "base")[0], AT_ONCE)
-    nightly = ("refstore", "gc", "run", "--all", "--min-age-seconds", "0", "--json")
+    nightly = ("refstore", "gc", "run", "--all", "--min-age", "0", "--json")
     (ran,) = json.loads(run(*nightly, **AT_ONCE_ENVIRONMENT))["runs"]
     set_agreed(embedded_urls(environment / "app" / "base")[0], Safety())
     assert (ran["engine"], ran["kept"]["objects"] > 0, ran["marked"]["objects"]) == ("local", True, 0)

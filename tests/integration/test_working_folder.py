@@ -215,5 +215,5 @@ def test_spark(working_folder: WorkingFolder) -> None:
     working_folder.run("upload", "sales", "main", str(working_folder.data / "../hostile/refstore.toml"), "a")
     working_folder.run("commit", "sales", "main", "-m", "one")
     working_folder.wait_for_nobody()
-    answer = working_folder.run("gc", "mark", "--all", "--engine", "spark", "--json")
+    answer = working_folder.run("gc", "run", "--only", "mark", "--all", "--engine", "spark", "--json")
     assert len(json.loads(answer)["runs"]) == 1

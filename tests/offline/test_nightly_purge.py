@@ -126,7 +126,7 @@ def test_what_was_deleted_stands_in_the_table_of_the_report(refstore: Command, e
     for days, line in ((0, "purges: not deleted: backups that stay for now"), (2, "purges: backups past their days")):
         world.clock.sleep(days * 86_400)
         nightly.run_nightly(world.ctx, engines, GcOptions())
-        shown = refstore.ok("gc", "report", "sales").out
+        shown = refstore.ok("gc", "status", "sales", "last").out
         (told,) = [each for each in shown.splitlines() if each.startswith("purges: ")]
         assert told.split("  ")[0] == line
         assert told.endswith(f"1 objects, {len(body):,} bytes")

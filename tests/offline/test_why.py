@@ -180,8 +180,8 @@ def test_the_index_can_be_written_anew(refstore: Command, engines: Engines) -> N
     (file,) = [info.key for info in world.ctx.objects.list(FOLDER)]
     world.ctx.objects.put(file, b"damaged")
     ran = refstore("why", "sales", address)
-    assert (ran.code, "refstore gc index" in ran.err) == (6, True)
-    assert refstore.json("gc", "index", "sales", "--anew")["runs"] == 1
+    assert (ran.code, "refstore gc run REPO --only index" in ran.err) == (6, True)
+    assert refstore.json("gc", "run", "sales", "--only", "index", "--full")["runs"] == 1
     assert refstore.json("why", "sales", address)["deletions"][0]["cause"] == "expired"
 
 

@@ -52,7 +52,7 @@ def test_a_worker_that_is_killed_in_a_sweep_costs_nothing_but_time(tmp_path: Pat
         }
         command = [sys.executable, "-m", "refstore", "gc", "--json"]
         there = ["--master", spark.url, *CONF, *LOOPBACK]
-        ages = ["--grace-days", "0", "--min-age-seconds", "0", "--breaker-share", "1"]
+        ages = ["--grace", "0", "--min-age", "0", "--breaker-share", "1"]
         marked = subprocess.run([*command, "mark", "sales", *ages, *there], env=env, capture_output=True, check=False)
         assert marked.returncode == 0, marked.stderr.decode()[-3000:]
         (summary,) = json.loads(marked.stdout)["runs"]

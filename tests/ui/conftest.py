@@ -172,7 +172,7 @@ def _make_events(lake: Lake) -> None:
 
 
 def _run_jobs(site: Site) -> tuple[str, str]:
-    limits = ("--min-age-seconds", "6", "--breaker-share", "0.01", "--breaker-floor", "1")
+    limits = ("--min-age", "6s", "--breaker-share", "0.01", "--breaker-floor", "1")
     with site.command("gc", "run", "sales", *limits) as marking:
         ids = site.folder / "bob.csv"
         ids.write_text("id\nbob\n")

@@ -307,7 +307,7 @@ def test_an_operator_watches_a_run_and_stops_it(visit: Visit, site: Site, javasc
     reader = visit("reader", javascript=javascript)
     visitor.go(f"/repositories/{repo.name}/runs")
     assert "No run is under way." in visitor.text()
-    with site.command("gc", "mark", repo.name, "--min-age-seconds", "6") as running:
+    with site.command("gc", "run", "--only", "mark", repo.name, "--min-age", "6s") as running:
         while not any(run_control.active_runs(repo.context)):
             assert running.poll() is None
             visitor.page.wait_for_timeout(100)

@@ -266,7 +266,7 @@ def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(
 
     monkeypatch.setattr(gc.EngineRequest, "open", no_engines)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
-    ran = refstore("gc", "sweep", "sales")
+    ran = refstore("gc", "run", "--only", "sweep", "sales")
     assert (ran.code, ran.err) == (6, f"{bad}: it lost its files\nrefstore: it lost its files\n")
     assert sweeps.states([bad, good]) == [RunState.MARKED, RunState.SWEPT]
 
@@ -289,9 +289,9 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(
 def test_a_file_that_cannot_be_read_or_written_is_no_defect(
     lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert refstore("gc", "simulate", "sales", "--rules", "nowhere.json").code == 2
+    assert refstore("gc", "run", "--dry-run", "sales", "--rules", "nowhere.json").code == 2
     (refstore.folder / "rules.json").write_bytes(b"\xff\xfe")
-    ran = refstore("gc", "simulate", "sales", "--rules", "rules.json")
+    ran = refstore("gc", "run", "--dry-run", "sales", "--rules", "rules.json")
     assert (ran.code, "is not UTF-8" in ran.err) == (2, True)
 
 
@@ -308,4 +308,4 @@ def test_a_mark_is_confirmed_where_the_user_has_no_name(
 
 
 def test_nothing_to_sweep_is_an_answer_too(lake: Lake, refstore: Command) -> None:
-    assert refstore.json("gc", "sweep", "sales") == {"runs": [], "deleted_repositories": []}
+    assert refstore.json("gc", "run", "--only", "sweep", "sales") == {"runs": [], "deleted_repositories": []}

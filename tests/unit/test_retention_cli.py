@@ -62,7 +62,7 @@ class TestSetAndGet:
             ("added", "branch rule", "main", None),
         ]
         assert "hold:contracts/" in sales.ok("retention", "set", "sales", rules, "--dry-run").out
-        assert "hold:contracts/" in sales.ok("gc", "simulate", "sales", "--rules", rules).err
+        assert "hold:contracts/" in sales.ok("gc", "run", "--dry-run", "sales", "--rules", rules).err
         refused = sales("retention", "set", "sales", rules)
         assert refused.code == 4
         assert "removed: legal hold hold:contracts/" in refused.err
@@ -231,7 +231,7 @@ class TestExplain:
             explained = history.json("retention", "explain", "sales")
             assert [row["latest_view"] for row in explained["branches"]] == ["not kept", None]
             assert history.json("retention", "explain", "sales", "abc~1")["state"] == "expired"
-            assert "expire by their age" in history.ok("gc", "simulate", "sales", "--rules", "-", stdin=document).err
+            assert "expire by their age" in history.ok("gc", "run", "--dry-run", "sales", "--rules", "-", stdin=document).err
 
     def test_without_rules(self, sales: Command) -> None:
         ran = sales("retention", "explain", "sales")
