@@ -295,7 +295,7 @@ def _find_differences(
 
 _WHAT_NEXT: Final = (
     "remove these settings, because a process without them takes what was agreed; or set them to it; or change it for "
-    "all processes with: refstore durations set"
+    "all processes with: refstore config --set"
 )
 
 

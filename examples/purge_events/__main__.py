@@ -23,7 +23,7 @@ The exit code is 1 if a row is lost, left over, or changed.
 EPILOG = """\
 examples:
   python -m examples.purge_events                              in a temporary folder, which goes afterwards
-  python -m examples.purge_events --size-mb 50 --data ./lake   then: refstore purge report events --data ./lake
+  python -m examples.purge_events --size-mb 50 --data ./lake   then: refstore purge status events last --data ./lake
 """
 DOCUMENT = refstore.PurgeDocument(
     whitelist=("events",),

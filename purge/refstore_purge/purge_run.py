@@ -61,7 +61,7 @@ def run_purge(
     if not document.onboarded_datasets:
         raise Invalid(
             f"no data set of {repo.name!r} is onboarded: one must be described and stand on the whitelist; see "
-            f"`refstore purge validate {repo.name}`"
+            f"`refstore purge onboard {repo.name} --dry-run`"
         )
     ctx = repo.context
     run_id = ctx.ids.new_id(ctx.clock.now_ms())

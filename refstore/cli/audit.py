@@ -20,7 +20,7 @@ from refstore.audit.audit_verification import (
 )
 from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.confirmation import confirm
-from refstore.cli.parameters import DryRun, Yes
+from refstore.cli.parameters import DryRun, Limit, Repositories, Yes
 from refstore.cli.rows import parse_date
 from refstore.core.clock import to_ms
 
@@ -51,7 +51,7 @@ def verify(ctx: typer.Context) -> None:
     Example: refstore audit verify
              refstore audit verify --json
     """
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         verification = AuditVerification(lake.kv, lake.own_store)
         damaged = 0
 
@@ -91,7 +91,7 @@ def accept(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) -> 
     Example: refstore audit accept --dry-run
              refstore audit accept --yes
     """
-    with open_lake(ctx, only_read=dry_run) as lake:
+    with open_lake(ctx, read_only=dry_run) as lake:
         with progress("reading the audit log") as bar:
             found: list[UnknownEntries] = []
             for each in find_unknown_entries(lake.kv, lake.own_store):
@@ -117,9 +117,9 @@ def log(
     action: Annotated[
         str | None, typer.Option(metavar="ACTION", help="Only this action; key.* means all that begin with key.")
     ] = None,
-    repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only in this repository.")] = None,
-    actor: Annotated[str | None, typer.Option(metavar="ID", help="Only by this access key, user or reaper.")] = None,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0: all.")] = 50,
+    repositories: Repositories = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Only by this access key, user or reaper.")] = None,
+    limit: Limit = 50,
 ) -> None:
     """List the entries of the audit log, newest first: who did what, when, from where. --json also shows before and
     after.
@@ -142,8 +142,8 @@ def log(
         act = entry.act
         return (
             (action is None or (act.action.startswith(action[:-1]) if action.endswith("*") else act.action == action))
-            and repository in (None, act.repository)
-            and actor in (None, act.actor.id)
+            and (not repositories or act.repository in repositories)
+            and by in (None, act.actor.id)
         )
 
     def choose_entries(reads: Iterator[NumberedAuditEntry]) -> Iterator[AuditEntry]:
@@ -151,7 +151,7 @@ def log(
             if matches(read) and read.entry is not None:
                 yield read.entry
 
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         skew = lake.durations.waits.clock_skew_seconds
         reads = entries_since(lake.kv, lake.own_store, since_ms, clock_skew_seconds=skew)
         entries = islice(choose_entries(reads), limit or None)

@@ -177,7 +177,7 @@ def tell_of_the_wait(lake: Lake) -> None:
     typer.echo(
         f"refstore: in each repository the marking waits {format_duration(seconds)} (now: until {until}), so that "
         f"every operation that began before it has ended: {operation} for an operation, 2 x {request} for a request, "
-        f"{format_duration(waits.clock_skew_seconds)} for the clocks' difference; `refstore durations show` shows "
+        f"{format_duration(waits.clock_skew_seconds)} for the clocks' difference; `refstore config --agreed` shows "
         "these, and how they are changed",
         err=True,
     )

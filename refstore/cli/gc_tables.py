@@ -134,7 +134,7 @@ def _all_young(summary: GcSummary) -> str:
     return (
         f"everything that {summary.repository} has is younger than {format_duration(summary.min_age_seconds)}, so "
         "nothing can be marked yet; --min-age DURATION lowers this age, though not below the time that an operation "
-        "and its requests may take (refstore durations show)"
+        "and its requests may take (refstore config --agreed)"
     )
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from typing import Annotated, Literal
 
 import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of, tell_some
-from refstore.cli.parameters import AllowEmpty, Branch, Committer, Date, MaybeRef, Message, Meta, Name, Prefix, Ref
+from refstore.cli.parameters import (
+    AllowEmpty,
+    Branch,
+    Committer,
+    Date,
+    Limit,
+    MaybeRef,
+    Message,
+    Meta,
+    Name,
+    Prefix,
+    Ref,
+)
 from refstore.cli.rows import change_row, commit_row, format_when, lifetime_words, logged_row, pairs, parse_date
 from refstore.core.units import sum_sizes
 from refstore.errors import Gone, MergeConflict
@@ -63,8 +74,8 @@ def log(
     ctx: typer.Context,
     repo_name: Name,
     ref: MaybeRef = "",
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="Only commits that changed it, or below it.")] = "",
-    amount: Annotated[int, typer.Option("--amount", "-n", min=1, metavar="N", help="How many at most.")] = 1000,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Only commits that changed it, or below it.")] = "",
+    limit: Limit = 1000,
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Follow first parents only; leave out what merges brought in.")
     ] = False,
@@ -74,16 +85,16 @@ def log(
     With PATH it lists only the commits that changed that path, or a path below it if it ends in a slash.
 
     \b
-    Example: refstore log sales main -n 5
+    Example: refstore log sales main --limit 5
              refstore log sales main 2026/11/21.csv
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         history = repo.history(ref or repo.default_branch, first_parent=first_parent)
         if path:
             only = PathFilter(prefixes=[path]) if path.endswith("/") else PathFilter(paths=[path])
             history = (line for line in history if has_changed_paths(repo.context, stored_commit(line.commit), only))
         row = logged_row if invocation_of(ctx).output != "table" else _narrow_row
-        emit(ctx, (row(line) for line in islice(history, amount)))
+        emit(ctx, (row(line) for line in islice(history, limit or None)))
 
 
 def _narrow_row(line: LogEntry) -> dict[str, object]:
@@ -108,7 +119,7 @@ def show(ctx: typer.Context, repo_name: Name, ref: MaybeRef = "") -> None:
     Example: refstore show sales main~1
              refstore show sales 6e40c9d1
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         line = next(iter(repo.history(ref or repo.default_branch)))
         hidden: Gone | None = None
         changes: Iterable[EntryChange] = ()
@@ -135,20 +146,21 @@ def show(ctx: typer.Context, repo_name: Name, ref: MaybeRef = "") -> None:
 def diff(
     ctx: typer.Context,
     repo_name: Name,
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="A branch, tag or commit.")],
-    right: Annotated[str, typer.Argument(metavar="[RIGHT]", help="Another; default: what is staged on LEFT.")] = "",
+    ref: Ref,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="REF", help="Another; default: what is staged on REF.")] = "",
     prefix: Prefix = "",
-    stat: Annotated[bool, typer.Option("--stat", help="Count the changes and their bytes by folder instead.")] = False,
+    summarize: Annotated[bool, typer.Option("--summarize", help="Sum up changes and bytes by folder instead.")] = False,
 ) -> None:
-    """List what changed from LEFT's commit to RIGHT's; with one branch, what is staged on it.
+    """List what changed from REF's commit to that of --to; without --to, what is staged on the branch REF.
 
     \b
     Example: refstore diff sales main
-             refstore diff sales main dev
+             refstore diff sales main --to dev
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        changes = repo.diff(left, to=right or None, prefix=prefix)
-        if stat:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
+        changes = repo.diff(ref, to=to or None, prefix=prefix)
+        if summarize:
             _emit_statistics(ctx, changes)
         else:
             emit(ctx, (change_row(change) for change in changes))
@@ -171,8 +183,8 @@ def merge(
     ctx: typer.Context,
     repo_name: Name,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The branch, tag or commit to merge.")],
-    branch: Branch,
     *,
+    branch: Annotated[str, typer.Option("--into", metavar="BRANCH", help="The branch that it is merged into.")],
     message: Message = "",
     strategy: Annotated[
         Literal["", "dest-wins", "source-wins"],
@@ -189,8 +201,8 @@ def merge(
     """Merge a ref into a branch, three-way. After a conflict nothing is changed, and the paths are listed.
 
     \b
-    Example: refstore merge sales dev main
-             refstore merge sales dev main --strategy source-wins -m "take dev's"
+    Example: refstore merge sales dev --into main
+             refstore merge sales dev --into main --strategy source-wins -m "take dev's"
     """
     with repository_of(ctx, repo_name) as repo:
         with _showing_conflicts(ctx):
@@ -219,47 +231,55 @@ def _showing_conflicts(ctx: typer.Context) -> Generator[None, None, None]:
         raise
 
 
-def _applying_command(what: Literal["revert", "cherry-pick"], help_: str) -> Callable[..., None]:
-    """Make a command that applies what a commit changed, backwards or again, by a new commit on a branch."""
-
-    def command(
-        ctx: typer.Context,
-        repo_name: Name,
-        branch: Branch,
-        ref: Ref,
-        *,
-        parent: Parent = 0,
-        message: Message = "",
-        committer: Committer = "",
-        allow_empty: AllowEmpty = False,
-    ) -> None:
-        with repository_of(ctx, repo_name) as repo:
-            apply = partial(repo.revert, on=branch) if what == "revert" else partial(repo.cherry_pick, onto=branch)
-            with _showing_conflicts(ctx):
-                new = apply(ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
-            _emit_commit(ctx, branch, new)
-
-    command.__doc__ = help_
-    return command
+OnBranch = Annotated[str, typer.Option("--on", metavar="BRANCH", help="The branch that gets the new commit.")]
+OntoBranch = Annotated[str, typer.Option("--onto", metavar="BRANCH", help="The branch that gets the new commit.")]
 
 
-app.command("revert")(
-    _applying_command(
-        "revert",
-        """Undo a commit by a new one on top of the branch.
+@app.command("revert")
+def revert(
+    ctx: typer.Context,
+    repo_name: Name,
+    ref: Ref,
+    *,
+    branch: OnBranch,
+    parent: Parent = 0,
+    message: Message = "",
+    committer: Committer = "",
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Undo a commit by a new one on top of a branch.
 
     \b
-    Example: refstore revert sales main main~1
-    """,
-    )
-)
-app.command("cherry-pick")(
-    _applying_command(
-        "cherry-pick",
-        """Apply a commit's changes again on top of a branch.
+    Example: refstore revert sales main~1 --on main
+    """
+    with repository_of(ctx, repo_name) as repo:
+        with _showing_conflicts(ctx):
+            new = repo.revert(
+                ref, on=branch, parent=parent, message=message, committer=committer, allow_empty=allow_empty
+            )
+        _emit_commit(ctx, branch, new)
+
+
+@app.command("cherry-pick")
+def cherry_pick(
+    ctx: typer.Context,
+    repo_name: Name,
+    ref: Ref,
+    *,
+    branch: OntoBranch,
+    parent: Parent = 0,
+    message: Message = "",
+    committer: Committer = "",
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Apply a commit's changes again on top of a branch.
 
     \b
-    Example: refstore cherry-pick sales main dev~1
-    """,
-    )
-)
+    Example: refstore cherry-pick sales dev~1 --onto main
+    """
+    with repository_of(ctx, repo_name) as repo:
+        with _showing_conflicts(ctx):
+            new = repo.cherry_pick(
+                ref, onto=branch, parent=parent, message=message, committer=committer, allow_empty=allow_empty
+            )
+        _emit_commit(ctx, branch, new)

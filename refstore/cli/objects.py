@@ -15,6 +15,7 @@ from refstore.cli.foreign_places import AllowForeign, urls_of
 from refstore.cli.parameters import (
     Branch,
     DryRun,
+    Limit,
     MaybePrefix,
     Name,
     ObjectPath,
@@ -46,8 +47,14 @@ def ls(
     prefix: MaybePrefix = "",
     *,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="List every object; fold nothing.")] = False,
+    summarize: Annotated[
+        bool, typer.Option("--summarize", help="Sum up objects and bytes by folder instead, the largest first.")
+    ] = False,
+    depth: Annotated[
+        int, typer.Option(min=1, max=50, metavar="N", help="With --summarize: how many folders deep.")
+    ] = 1,
     after: Annotated[str, typer.Option(metavar="PATH", help="Continue after this path.")] = "",
-    amount: Annotated[int, typer.Option("--amount", "-n", min=0, metavar="N", help="How many at most; 0: all.")] = 0,
+    limit: Limit = 0,
 ) -> None:
     """List the objects on a ref; a branch includes what is staged on it. Paths are folded at slashes.
 
@@ -56,10 +63,32 @@ def ls(
     \b
     Example: refstore ls sales main 2026/
              refstore ls sales main@ 2026/ --recursive
+             refstore ls sales main 2026/ --summarize --depth 2
     """
+    if summarize and (recursive or after):
+        ctx.fail("--summarize reads every object of PREFIX; leave out --recursive and --after")
     with repository_of(ctx, repo_name, only_read=True) as repo:
+        if summarize:
+            emit(ctx, islice(_sums_by_folder(repo.list(ref, prefix=prefix), prefix, depth), limit or None))
+            return
         listing = repo.list(ref, prefix=prefix, after=after, delimiter="" if recursive else "/")
-        emit(ctx, (_listed_row(item) for item in islice(listing, amount or None)))
+        emit(ctx, (_listed_row(item) for item in islice(listing, limit or None)))
+
+
+def _sums_by_folder(listing: Iterable[ListedPath], prefix: str, depth: int) -> list[dict[str, object]]:
+    """Return the objects and bytes of each folder below the prefix, the largest first."""
+    sums: dict[str, list[int]] = {}
+    with progress("adding up") as bar:
+        for item in listing:
+            if item.entry is not None:
+                below = item.path[len(prefix) :].split("/")
+                folder = prefix + "".join(f"{part}/" for part in below[:-1][:depth])
+                own = sums.setdefault(folder or "(top)", [0, 0])
+                own[0] += 1
+                own[1] = sum_sizes((own[1], item.entry.size_bytes))
+            bar.advance()
+    largest_first = sorted(sums.items(), key=lambda each: (-each[1][1], each[0]))
+    return [{"objects": count, "size_bytes": size, "folder": name} for name, (count, size) in largest_first]
 
 
 def _listed_row(item: ListedPath) -> dict[str, object]:
@@ -78,35 +107,6 @@ def stat(ctx: typer.Context, repo_name: Name, ref: Ref, path: ObjectPath) -> Non
     with repository_of(ctx, repo_name, only_read=True) as repo:
         named = repo.resolve(ref, path)
         emit(ctx, {**entry_details(named.entry), "state": "staged" if named.is_staged else "committed"})
-
-
-@app.command("du")
-def du(
-    ctx: typer.Context,
-    repo_name: Name,
-    ref: Ref,
-    prefix: MaybePrefix = "",
-    depth: Annotated[int, typer.Option(min=1, max=50, metavar="N", help="How many folders deep.")] = 1,
-) -> None:
-    """Sum up objects and bytes by folder, the largest first.
-
-    \b
-    Example: refstore du sales main
-             refstore du sales main 2026/ --depth 2
-    """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        sums: dict[str, list[int]] = {}
-        with progress("adding up") as bar:
-            for item in repo.list(ref, prefix=prefix):
-                if item.entry is not None:
-                    below = item.path[len(prefix) :].split("/")
-                    folder = prefix + "".join(f"{part}/" for part in below[:-1][:depth])
-                    own = sums.setdefault(folder or "(top)", [0, 0])
-                    own[0] += 1
-                    own[1] = sum_sizes((own[1], item.entry.size_bytes))
-                bar.advance()
-        rows = [{"objects": count, "size_bytes": size, "folder": name} for name, (count, size) in sums.items()]
-        emit(ctx, sorted(rows, key=lambda row: (-int(row["size_bytes"]), str(row["folder"]))))
 
 
 @app.command("cat")

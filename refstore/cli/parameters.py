@@ -18,6 +18,7 @@ MaybePrefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only paths
 NamePrefix = Annotated[str, typer.Option("--prefix", help="Only names that start with this.")]
 Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
 Checksum = Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")]
+Limit = Annotated[int, typer.Option("--limit", min=0, metavar="N", help="How many at most; 0: all.")]
 Recursive = Annotated[
     bool, typer.Option("--recursive", "-r", help="The paths are prefixes: take everything that starts with them.")
 ]

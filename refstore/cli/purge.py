@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -10,7 +10,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, repository_of, warn_of, who
 from refstore.cli.confirmation import confirm
 from refstore.cli.files import read_document
-from refstore.cli.parameters import By, Name, Yes
+from refstore.cli.parameters import LAST, By, Name, Yes
 from refstore.cli.purge_backups import backups, clean, restore
 from refstore.cli.purge_report import emit_report, summary_of
 from refstore.cli.purge_run import run, verify
@@ -18,12 +18,7 @@ from refstore.cli.rows import format_when
 from refstore.core.clock import to_ms
 from refstore.errors import Invalid
 
-if TYPE_CHECKING:
-    from refstore.repository import Repository
-
 app = typer.Typer(no_args_is_help=True)
-
-File = Annotated[str, typer.Argument(metavar="FILE", help="The purge document, in JSON; '-' for standard input.")]
 
 
 @app.callback()
@@ -35,7 +30,12 @@ def purge() -> None:
 def onboard(
     ctx: typer.Context,
     repo_name: Name,
-    file: File,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="The purge document, in JSON; '-': standard input; with --dry-run: the one set."
+        ),
+    ] = "",
     by: By = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the document, and set nothing.")] = False,
 ) -> None:
@@ -44,52 +44,18 @@ def onboard(
     It warns of a data set below whose prefix nothing lies at the heads.
 
     \b
-    Example: refstore purge onboard sales purge.json
+    Example: refstore purge onboard sales purge.json --dry-run
+             refstore purge onboard sales purge.json
     """
-    text = read_document(file)
-    with repository_of(ctx, repo_name) as repo:
-        _onboard(ctx, repo, text, by=who() if by is None else by, dry_run=dry_run)
-
-
-@app.command("show")
-def show(ctx: typer.Context, repo_name: Name) -> None:
-    """Print the purge document as it was set; --json adds who set it, and when.
-
-    \b
-    Example: refstore purge show sales > purge.json
-    """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        onboarded = repo.purge_document()
-        if invocation_of(ctx).json:
-            when = {"set": format_when(to_ms(onboarded.set_at)), "by": onboarded.set_by}
-            emit(ctx, {"repository": repo.name, **when, "document": msgspec.json.decode(onboarded.text)})
-        else:
-            print(onboarded.text, end="" if onboarded.text.endswith("\n") else "\n")
-
-
-@app.command("validate")
-def validate(
-    ctx: typer.Context,
-    repo_name: Name,
-    file: Annotated[
-        str,
-        typer.Argument(metavar="[FILE]", help="The document, in JSON; '-' for standard input; default: the one set."),
-    ] = "",
-) -> None:
-    """Check a purge document without setting it, and show its data sets. It warns as `onboard` does.
-
-    \b
-    Example: refstore purge validate sales purge.json
-    """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        _onboard(ctx, repo, read_document(file) if file else repo.purge_document().text, dry_run=True)
-
-
-def _onboard(ctx: typer.Context, repo: Repository, text: str, *, by: str = "", dry_run: bool) -> None:
-    """Set the document, or only check it; print its data sets."""
     import refstore_purge
 
-    onboarded = refstore_purge.onboard(repo, text, by=by, dry_run=dry_run)
+    if not file and not dry_run:
+        ctx.fail("give the FILE of a purge document, or --dry-run to check the one that is set")
+    text = read_document(file) if file else None
+    with repository_of(ctx, repo_name, read_only=dry_run) as repo:
+        by = who() if by is None else by
+        document = repo.purge_document().text if text is None else text
+        onboarded = refstore_purge.onboard(repo, document, by=by, dry_run=dry_run)
     document = onboarded.document
     warn_of(onboarded.warnings)
     emit(
@@ -106,6 +72,22 @@ def _onboard(ctx: typer.Context, repo: Repository, text: str, *, by: str = "", d
             for dataset in document.datasets
         ],
     )
+
+
+@app.command("show")
+def show(ctx: typer.Context, repo_name: Name) -> None:
+    """Print the purge document as it was set; --json adds who set it, and when.
+
+    \b
+    Example: refstore purge show sales > purge.json
+    """
+    with repository_of(ctx, repo_name, read_only=True) as repo:
+        onboarded = repo.purge_document()
+        if invocation_of(ctx).json:
+            when = {"set": format_when(to_ms(onboarded.set_at)), "by": onboarded.set_by}
+            emit(ctx, {"repository": repo.name, **when, "document": msgspec.json.decode(onboarded.text)})
+        else:
+            print(onboarded.text, end="" if onboarded.text.endswith("\n") else "\n")
 
 
 @app.command("ledger")
@@ -126,7 +108,7 @@ def ledger_(
     """
     from refstore_purge import id_index, ledger
 
-    with repository_of(ctx, repo_name, only_read=not forget) as repo:
+    with repository_of(ctx, repo_name, read_only=not forget) as repo:
         secret = repo.context.read_purge_key()
         if secret is None:
             raise Invalid("there is no ledger without a key; set purge_key")
@@ -151,40 +133,34 @@ def ledger_(
 
 
 @app.command("status")
-def status(ctx: typer.Context, repo_name: Name) -> None:
-    """List the runs of the purge, the newest first, with how many places still have rows of their ids.
+def status(
+    ctx: typer.Context,
+    repo_name: Name,
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The report on this run; last: on the latest one.")] = "",
+) -> None:
+    """List the runs of the purge, the newest first, with how many places still have rows of their ids. Or report on
+    one: what it did, by data set and partition, what it left, and every place that still has rows of its ids, with the
+    date on which each goes; --json has all of it.
 
     One whose process is gone is `killed`, with what it had done.
 
     \b
     Example: refstore purge status sales
+             refstore purge status sales last
     """
     from refstore_purge import purge_report, remaining_places
 
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        runs = list(purge_report.scan_reports(repo))
+    with repository_of(ctx, repo_name, read_only=True) as repo:
+        runs = (
+            [purge_report.read_report(repo, "" if run_id == LAST else run_id)]
+            if run_id
+            else list(purge_report.scan_reports(repo))
+        )
         remaining_places.refresh_places(repo, runs)
-        emit(ctx, [summary_of(each) for each in runs])
-
-
-@app.command("report")
-def report(
-    ctx: typer.Context,
-    repo_name: Name,
-    run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="The run; default: the latest.")] = "",
-) -> None:
-    """Show what a run did, by data set and partition, what it left, and every place that still has rows of its ids,
-    with the date on which each goes; --json has all of it.
-
-    \b
-    Example: refstore purge report sales
-    """
-    from refstore_purge import purge_report, remaining_places
-
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        found = purge_report.read_report(repo, run_id)
-        remaining_places.refresh_places(repo, [found])
-        emit_report(ctx, found)
+        if run_id:
+            emit_report(ctx, runs[0])
+        else:
+            emit(ctx, [summary_of(each) for each in runs])
 
 
 # ---- of other modules

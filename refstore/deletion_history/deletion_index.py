@@ -153,6 +153,6 @@ def _search(
     except (ObjectNotFound, pa.ArrowException, OSError, KeyError, msgspec.MsgspecError) as error:
         raise CorruptObject(
             f"{info.key} in {objects.url} is not what was written ({str(error).strip()}); restore it from a backup, or "
-            "remove it and run `refstore gc run REPO --only index`, which writes it again from the files of the runs and "
-            "the journal"
+            "remove it and run `refstore gc run REPO --only index`, which writes it again from the files of the runs "
+            "and the journal"
         ) from error

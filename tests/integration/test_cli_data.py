@@ -100,7 +100,7 @@ class TestLooking:
         assert paths(filled.json("ls", "sales", "main", "b/")) == ["b/1", "b/2", "b/3"]
         assert paths(filled.json("ls", "sales", "main", "--recursive")) == ["a", "b/1", "b/2", "b/3"]
         assert paths(filled.json("ls", "sales", "main@", "-r")) == ["a", "b/1", "b/2"]
-        assert paths(filled.json("ls", "sales", "main", "-r", "-n", "2", "--after", "a")) == ["b/1", "b/2"]
+        assert paths(filled.json("ls", "sales", "main", "-r", "--limit", "2", "--after", "a")) == ["b/1", "b/2"]
         assert filled.json("ls", "sales", "main", "c") == []
 
     def test_ls_for_people(self, filled: Command) -> None:
@@ -412,11 +412,11 @@ class TestOtherWriters:
         assert (ran.code, ran.error["code"]) == (code, error)
 
     def test_download_takes_foreign_objects_and_names_those_it_cannot_read(self, sales: Command) -> None:
-        sales.ok("stage", "sales", "main", "old/1", "ftp://archive/1", "--size-bytes", "3")
+        sales.ok("import", "--stage", "sales", "main", "ftp://archive/1", "old/1", "--size", "3")
         ran = sales("download", "-r", "sales", "main", "old/", "down")
         assert (ran.code, "'ftp://archive/1' cannot be read from here" in ran.err) == (6, True)
         (sales.folder / "two").write_bytes(b"2")
-        sales.ok("stage", "sales", "main", "old/2", f"file://{sales.folder}/two", "--size-bytes", "1")
+        sales.ok("import", "--stage", "sales", "main", f"file://{sales.folder}/two", "old/2", "--size", "1")
         sales.ok("upload", "sales", "main", "-", "old/3", stdin=b"3")
         for nowhere in ("", "FTP://archive/"):
             assert sales("download", "-r", "sales", "main", "old/", "down", "--allow-foreign", nowhere).code == 2
@@ -426,8 +426,10 @@ class TestOtherWriters:
         assert "'old/1', which lies at ftp://archive/1, was not downloaded" in ran.err
 
     def test_stage(self, sales: Command) -> None:
-        answer = sales.json("stage", "sales", "main", "old", "gs://archive/2019.csv", "--size-bytes", "12")
+        answer = sales.json("import", "--stage", "sales", "main", "gs://archive/2019.csv", "old", "--size", "12")
         assert answer["address"] == "gs://archive/2019.csv"
+        for wrong in (["--stage"], ["--stage", "--size", "1", "-m", "m"], ["--size", "1"]):
+            assert sales("import", "sales", "main", "gs://archive/2019.csv", "old", *wrong).code == 2
         ran = sales("cat", "sales", "main", "old")
         assert ran.code == 6
         assert "gs://archive/2019.csv" in ran.err
@@ -435,12 +437,13 @@ class TestOtherWriters:
     def test_what_lies_inside_cannot_be_staged(self, sales: Command) -> None:
         namespace = sales.json("repo", "show", "sales")["namespace"]
         ran = sales(
-            "stage",
+            "import",
+            "--stage",
             "sales",
             "main",
-            "x",
             f"{namespace}/data/2026010100/00000000000000000000000000",
-            "--size-bytes",
+            "x",
+            "--size",
             "1",
             "--json",
         )

@@ -11,7 +11,7 @@ from tests.commands import Command
 def staged(sales: Command) -> Command:
     (sales.folder / "secrets").mkdir()
     (sales.folder / "secrets/shadow").write_text("root:x")
-    sales.ok("stage", "sales", "main", "x/shadow", f"file://{sales.folder}/secrets/shadow", "--size-bytes", "6")
+    sales.ok("import", "--stage", "sales", "main", f"file://{sales.folder}/secrets/shadow", "x/shadow", "--size", "6")
     sales.ok("upload", "sales", "main", "-", "x/own", stdin=b"own")
     return sales
 

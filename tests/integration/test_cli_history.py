@@ -204,7 +204,7 @@ class TestHistory:
         ]
         commit(sales, "main", "two")
         assert [row["message"] for row in sales.json("log", "sales")] == ["two", "one", "Repository created"]
-        assert [row["message"] for row in sales.json("log", "sales", "main~1", "-n", "1")] == ["one"]
+        assert [row["message"] for row in sales.json("log", "sales", "main~1", "--limit", "1")] == ["one"]
         assert paths(sales.json("diff", "sales", "main~1", "main")) == ["a", "b"]
         assert paths(sales.json("diff", "sales", "main", "main~2")) == ["a", "b"]
         assert paths(sales.json("diff", "sales", "main~1", "main", "--prefix", "b")) == ["b"]
@@ -213,7 +213,7 @@ class TestHistory:
     def test_the_log_shows_the_first_line_of_a_message(self, sales: Command) -> None:
         put(sales, "main", "a", "1")
         commit(sales, "main", "the first line\n\nand a paragraph")
-        shown = sales.ok("log", "sales", "-n", "1").out
+        shown = sales.ok("log", "sales", "--limit", "1").out
         assert "the first line" in shown
         assert "paragraph" not in shown
         assert sales.json("log", "sales")[0]["message"] == "the first line\n\nand a paragraph"

@@ -29,7 +29,7 @@ def test_a_folder_is_imported_with_message_and_metadata(
     answer = sales.json(
         "import", "sales", "main", source, destination, "-m", "landing zone", "--meta", "job=7", "--committer", "ann"
     )
-    head = sales.json("log", "sales", "-n", "1")[0]
+    head = sales.json("log", "sales", "--limit", "1")[0]
     assert (head["message"], head["committer"]) == ("landing zone (1 name of the source was left out)", "ann")
     assert (head["metadata"], head["notes"]) == ({"job": "7"}, {"skipped": "1"})
     assert answer == {
@@ -104,10 +104,10 @@ def test_what_cannot_be_parsed_is_refused_and_where_it_is_already_the_others_are
     sales: Command, landing: Path
 ) -> None:
     for url in ("s3://[bad/x", "s3://b/x%00y"):
-        ran = sales("stage", "sales", "main", "p", url, "--size-bytes", "1", "--json")
+        ran = sales("import", "--stage", "sales", "main", url, "p", "--size", "1", "--json")
         assert (ran.code, ran.error["code"]) == (2, "invalid_name")
         assert sales("import", "sales", "main", url, "in/", "--json").code == 2
-    sales.ok("stage", "sales", "main", "in/good", f"file://{landing}/a.csv", "--size-bytes", "13")
+    sales.ok("import", "--stage", "sales", "main", f"file://{landing}/a.csv", "in/good", "--size", "13")
     with refstore.open(sales.folder / "lake") as lake:
         stage_unchecked(lake.repository("sales"), "in/bad", "s3://[bad/x")
     why = {row["path"]: row.get("unreadable", "") for row in sales.json("ls", "sales", "main", "in/")}

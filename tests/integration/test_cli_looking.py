@@ -91,13 +91,13 @@ def test_log_of_a_path_lists_the_commits_that_changed_it(sales: Command) -> None
     assert [row["message"] for row in sales.json("log", "sales", "main", "none")] == []
 
 
-def test_diff_stat_and_du_count_by_folder(sales: Command) -> None:
+def test_diff_stat_and_ls_summarize_count_by_folder(sales: Command) -> None:
     rows = {row["folder"]: row for row in sales.json("diff", "sales", "main~1", "main", "--stat")}
     assert (rows["a/"]["changed"], rows["(top)"]["added"], rows["(top)"]["bytes"]) == (1, 1, 4)
-    assert sales.json("du", "sales", "main~1") == [
-        {"objects": 2, "size_bytes": 8, "folder": "a/"},
-        {"objects": 1, "size_bytes": 4, "folder": "b/"},
-    ]
+    sums = [{"objects": 2, "size_bytes": 8, "folder": "a/"}, {"objects": 1, "size_bytes": 4, "folder": "b/"}]
+    assert sales.json("ls", "--summarize", "sales", "main~1") == sums
+    assert sales.json("ls", "--summarize", "sales", "main~1", "--limit", "1") == sums[:1]
+    assert sales("ls", "--summarize", "sales", "main~1", "-r").code == 2
 
 
 def test_output_csv_has_every_value_in_full(sales: Command) -> None:

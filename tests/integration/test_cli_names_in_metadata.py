@@ -15,7 +15,7 @@ from tests.kit.names_of_ours import ATTACK, NAMES
 WAYS: Final = {
     "upload": ("upload", "sales", "main", "{folder}/a.csv", "a.csv"),
     "upload -r": ("upload", "-r", "sales", "main", "{folder}/landing", "in/"),
-    "stage": ("stage", "sales", "main", "a.csv", "s3://b/x", "--size-bytes", "1"),
+    "import --stage": ("import", "--stage", "sales", "main", "s3://b/x", "a.csv", "--size", "1"),
     "link": ("link", "sales", "main", "a.csv"),
     "commit": ("commit", "sales", "main", "-m", "m", "--allow-empty"),
     "merge": ("merge", "sales", "dev", "main"),

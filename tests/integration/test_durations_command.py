@@ -1,4 +1,4 @@
-"""Every entry point refuses durations that the lake's processes have not agreed on. `refstore durations` changes
+"""Every entry point refuses durations that the lake's processes have not agreed on. `refstore config --set` changes
 them.
 """
 
@@ -84,7 +84,7 @@ def test_every_command_refuses(refstore: Command, command: str) -> None:
     assert ran.code == 2
     assert ran.error["code"] == "durations_differ"
     assert REFUSAL in ran.error["message"]
-    assert "refstore durations set" in ran.error["message"]
+    assert "refstore config --set" in ran.error["message"]
 
 
 @pytest.mark.usefixtures("lake", "others")
@@ -118,7 +118,7 @@ def test_the_durations_stand_in_the_lake_from_its_creation_on(
     refstore.ok("repo", "create", "sales")
     for name in OTHERS:
         monkeypatch.delenv(name)
-    rows = {row["setting"]: row["agreed_seconds"] for row in refstore.json("durations", "show")}
+    rows = {row["setting"]: row["agreed_seconds"] for row in refstore.json("config", "--agreed")}
     assert rows == {
         "safety.operation_deadline_seconds": 8,
         "safety.io_timeout_seconds": 3,
@@ -129,9 +129,9 @@ def test_the_durations_stand_in_the_lake_from_its_creation_on(
 
 
 def test_show_tells_which_settings_differ(lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refstore.ok("durations", "show").err == ""
+    assert refstore.ok("config", "--agreed").err == ""
     monkeypatch.setenv("REFSTORE_ISSUE_SECONDS", "60")
-    shown = refstore.ok("durations", "show", "--json")
+    shown = refstore.ok("config", "--agreed", "--json")
     assert shown.json[-1] == {
         "setting": "safety.issue_seconds",
         "agreed_seconds": 3600,
@@ -142,7 +142,7 @@ def test_show_tells_which_settings_differ(lake: Lake, refstore: Command, monkeyp
     }
     assert "a process with them does not start." in shown.err
     lake.kv.delete(keys.DURATIONS)
-    assert "no agreed durations yet" in refstore.ok("durations", "show").err
+    assert "no agreed durations yet" in refstore.ok("config", "--agreed").err
     assert read_record(lake.kv) is None, "it shows only"
 
 
@@ -150,25 +150,25 @@ def test_show_tells_which_settings_differ(lake: Lake, refstore: Command, monkeyp
 def test_a_change(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFSTORE_ISSUE_SECONDS", "60")
     assert refstore("ls", "sales", "main").code == 2
-    planned = refstore.json("durations", "set", "issue_seconds=60", "--dry-run")
+    planned = refstore.json("config", "--set", "issue_seconds=60s", "--dry-run")
     assert planned["changed"] == [{"setting": "safety.issue_seconds", "before_seconds": 3600, "after_seconds": 60}]
     assert planned["dry_run"]
     assert refstore("ls", "sales", "main").code == 2, "nothing was changed"
 
-    done = refstore.ok("durations", "set", "safety.issue_seconds=1m", "--json")
+    done = refstore.ok("config", "--set", "safety.issue_seconds=1m", "--json")
     assert done.json["changed"] == planned["changed"]
     assert done.json["until"] in done.err
     assert refstore.ok("ls", "sales", "main", "--json").json[0]["path"] == "a"
     monkeypatch.setenv("REFSTORE_ISSUE_SECONDS", "3600")
     refstore.ok("ls", "sales", "main")
-    shown = refstore.ok("durations", "show", "--json")
+    shown = refstore.ok("config", "--agreed", "--json")
     assert shown.json[-1]["former_seconds"] == [3600]
     assert f"does not start any more after {done.json['until']}" in shown.err
 
     entries = refstore.json("audit", "log", "--action", "durations.set")
     assert [entry["outcome"] for entry in entries] == ["done", "begun"]
     assert (entries[0]["before"]["issue_seconds"], entries[0]["after"]["issue_seconds"]) == (3600, 60)
-    assert "Nothing to change" in refstore.ok("durations", "set", "issue_seconds=60").err
+    assert "Nothing to change" in refstore.ok("config", "--set", "issue_seconds=60s").err
     assert len(refstore.json("audit", "log", "--action", "durations.set")) == 2
 
 
@@ -176,29 +176,30 @@ def test_a_change(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     ("argument", "message"),
     [
         ("issue_seconds", "is no change; write NAME=DURATION"),
-        ("issue_seconds=soon", "issue_seconds 'soon' is no interval"),
-        ("grace_seconds=5", "grace_seconds: not a duration that processes agree on"),
-        ("operation_deadline_seconds=59", "operation_deadline_seconds is 59, and 60 s is the shortest"),
-        ("io_timeout_seconds=14", "io_timeout_seconds is 14, and 15 s is the shortest"),
+        ("issue_seconds=60", "issue_seconds '60' is no duration"),
+        ("issue_seconds=soon", "issue_seconds 'soon' is no duration"),
+        ("grace_seconds=5s", "grace_seconds: not a duration that processes agree on"),
+        ("operation_deadline_seconds=59s", "operation_deadline_seconds is 59, and 60 s is the shortest"),
+        ("io_timeout_seconds=14s", "io_timeout_seconds is 14, and 15 s is the shortest"),
         ("clock_skew_seconds=0", "clock_skew_seconds is 0, and 1 s is the shortest"),
         ("operation_deadline_seconds=1d", "must be at least operation_deadline_seconds + io_timeout_seconds"),
     ],
 )
 def test_what_is_no_change(sales: Command, argument: str, message: str) -> None:
-    ran = sales("durations", "set", argument)
+    ran = sales("config", "--set", argument)
     assert ran.code == 2
     assert message in ran.err
 
 
 def test_a_shorter_request_asks_for_a_new_start(sales: Command) -> None:
-    assert "start every process again" in sales.ok("durations", "set", "io_timeout_seconds=20").err
-    assert "start every process again" not in sales.ok("durations", "set", "io_timeout_seconds=70").err
+    assert "start every process again" in sales.ok("config", "--set", "io_timeout_seconds=20s").err
+    assert "start every process again" not in sales.ok("config", "--set", "io_timeout_seconds=70s").err
 
 
 class TestALakeForTrying:
     def test_it_has_short_durations_from_its_making_on_and_says_so(self, refstore: Command) -> None:
         refstore.ok("repo", "create", "sales", "--for-trying")
-        agreed = {row["setting"]: row["agreed_seconds"] for row in refstore.json("durations", "show")}
+        agreed = {row["setting"]: row["agreed_seconds"] for row in refstore.json("config", "--agreed")}
         assert agreed == {f"safety.{name}": getattr(FOR_TRYING, name) for name in SHARED}
         checks = {row["check"]: row for row in refstore("doctor", "--json").json}
         assert checks["durations"]["state"] == "warning"
@@ -209,11 +210,13 @@ class TestALakeForTrying:
         refstore.ok("repo", "create", "sales", "--for-trying")
         assert refstore.json("gc", "run", "--dry-run", "sales")["runs"][0]["min_age_seconds"] == 31
         refstore.ok("repo", "create", "stock", "--data", "other")
-        assert refstore.json("gc", "run", "--dry-run", "stock", "--data", "other")["runs"][0]["min_age_seconds"] == 86_400
+        assert (
+            refstore.json("gc", "run", "--dry-run", "stock", "--data", "other")["runs"][0]["min_age_seconds"] == 86_400
+        )
 
     def test_it_keeps_them(self, refstore: Command) -> None:
         refstore.ok("repo", "create", "sales", "--for-trying")
-        ran = refstore("durations", "set", "operation_deadline_seconds=1h", "scrub_after_seconds=2h")
+        ran = refstore("config", "--set", "operation_deadline_seconds=1h", "--set", "scrub_after_seconds=2h")
         assert ran.code == 2
         assert "was made with durations for trying, and keeps them" in ran.err
 

@@ -21,8 +21,11 @@ HUGE = 1 << 62
 
 @pytest.mark.parametrize("size", [-1, SIZE_BYTES_MAX + 1, 1 << 64])
 def test_a_size_that_no_object_has_is_refused_wherever_it_is_given(sales: Command, size: int) -> None:
-    for words in (["stage", "sales", "main", "p", "s3://b/x"], ["link", "sales", "main", "p", "--token", "t"]):
-        assert sales(*words, f"--size-bytes={size}", "--json").error["code"] == "usage"
+    for words in (
+        ["import", "--stage", "sales", "main", "s3://b/x", "p"],
+        ["link", "sales", "main", "p", "--token", "t"],
+    ):
+        assert sales(*words, f"--size={size}", "--json").error["code"] == "usage"
     with refstore.open(sales.folder / "lake") as lake, pytest.raises(Invalid, match="9,007,199,254,740,992"):
         lake.repository("sales").stage_many("main", [Stage(path="p", url="s3://b/x", size_bytes=size)])
     with application(ApiSettings()) as service:
@@ -35,7 +38,7 @@ def test_a_size_that_no_object_has_is_refused_wherever_it_is_given(sales: Comman
 
 
 def test_the_largest_size_is_taken(sales: Command) -> None:
-    sales.ok("stage", "sales", "main", "p", "s3://b/x", f"--size-bytes={SIZE_BYTES_MAX}")
+    sales.ok("import", "--stage", "sales", "main", "s3://b/x", "p", f"--size={SIZE_BYTES_MAX}")
     assert sales.json("stat", "sales", "main", "p")["size_bytes"] == SIZE_BYTES_MAX
 
 
@@ -49,8 +52,9 @@ def test_sums_of_what_is_there_stop_growing_and_say_so(sales: Command) -> None:
     sales.ok("reaper", "--once")
     assert sales.json("status")[0]["live_bytes"] == SUM_BYTES_MAX
     assert sales.json("status", "sales")["live"] == "5 entries, at least 9,223,372,036,854,775,807 bytes"
-    assert sales.json("du", "sales", "main")[0]["size_bytes"] == SUM_BYTES_MAX
-    for words in (["diff", "sales", "main~1", "main", "--stat"], ["show", "sales", "main"], ["du", "sales", "main"]):
+    assert sales.json("ls", "--summarize", "sales", "main")[0]["size_bytes"] == SUM_BYTES_MAX
+    summed = ["ls", "--summarize", "sales", "main"]
+    for words in (["diff", "sales", "main~1", "main", "--stat"], ["show", "sales", "main"], summed):
         assert "at least 9,223.4 PB" in sales.ok(*words).out
     assert sales.json("diff", "sales", "main", "main~1", "--stat")[0]["bytes"] == -SUM_BYTES_MAX
 

@@ -49,10 +49,12 @@ def test_onboard_run_verify_and_report(refstore: Command, lake: World) -> None:
     document = refstore.folder / "purge.json"
     document.write_text(json.dumps(DOCUMENT, indent=2))
     ids = guestids(refstore.folder, "bob")
-    assert refstore.json("purge", "validate", "sales", document)[0]["purged"] is True
-    refstore.ok("purge", "onboard", "sales", document, "--dry-run")
+    assert refstore.json("purge", "onboard", "sales", document, "--dry-run")[0]["purged"] is True
     assert refstore("purge", "show", "sales").code == 3
+    assert refstore("purge", "onboard", "sales", "--dry-run").code == 3
+    assert refstore("purge", "onboard", "sales").code == 2
     refstore.ok("purge", "onboard", "sales", document)
+    assert refstore.json("purge", "onboard", "sales", "--dry-run")[0]["purged"] is True
     assert json.loads(refstore.ok("purge", "show", "sales").out) == DOCUMENT
 
     assert refstore("purge", "verify", "sales", "--ids", ids).code == 4
@@ -67,9 +69,9 @@ def test_onboard_run_verify_and_report(refstore: Command, lake: World) -> None:
     assert left.code == 4
     assert PATH in left.out
     assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "dry run"]
-    shown = refstore.json("purge", "report", "sales")
+    shown = refstore.json("purge", "status", "sales", "last")
     assert shown == made | {"places_ms": shown["places_ms"]}
-    assert "commit" in refstore.ok("purge", "report", "sales", made["run"]).out
+    assert "commit" in refstore.ok("purge", "status", "sales", made["run"]).out
 
 
 def test_avro_with_uuids_of_16_bytes(refstore: Command, lake: World) -> None:
@@ -105,7 +107,7 @@ def test_avro_with_uuids_of_16_bytes(refstore: Command, lake: World) -> None:
     ("words", "told"),
     [
         (["run", "sales", "--ids", "nothing.csv", "--dry-run"], "nothing.csv"),
-        (["report", "sales"], "no purge was run"),
+        (["status", "sales", "last"], "no purge was run"),
         (["run", "sales", "--ids", "ids.csv", "--max-partitions", "0"], "max-partitions"),
     ],
 )
@@ -171,7 +173,7 @@ def test_a_report_names_no_id(refstore: Command, lake: World) -> None:
     lake.repo.upload("main", f"{PREFIX}{PARTITION}/<b>&.parquet", b"no Parquet")
     lake.repo.commit("main", "damage")
     assert refstore("purge", "run", "sales", "--ids", guestids(refstore.folder, "bob"), "--yes").code == 4
-    assert "bob" not in refstore.ok("purge", "report", "sales", "--json").out
+    assert "bob" not in refstore.ok("purge", "status", "sales", "last", "--json").out
 
 
 class TestEveryVersion:
@@ -194,7 +196,7 @@ class TestEveryVersion:
         assert made["places"][0]["deletes_at_ms"] > made["ended_ms"]
         assert rows_at(lake.repo, first, PATH) == [event("ann", 2)]
         refstore.ok("purge", "verify", "sales", "--ids", ids)
-        assert "not final: one place still has rows" in refstore.ok("purge", "report", "sales").out
+        assert "not final: one place still has rows" in refstore.ok("purge", "status", "sales", "last").out
         (backup,) = refstore.json("purge", "backups", "sales")
         assert (backup["by"], backup["kind"]) == (made["run"], "backup")
         assert refstore("purge", "backups", "sales", "no-such-run").out.count(backup["of"]) == 0

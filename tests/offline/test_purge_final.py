@@ -141,7 +141,7 @@ class Agreement:
         """Compare what the commands say of the latest run."""
         run, ids = max(self.ids.items())
         (row,) = [each for each in refstore.json("purge", "status", "sales") if each["run"] == run]
-        shown = refstore.ok("purge", "report", "sales").out
+        shown = refstore.ok("purge", "status", "sales", "last").out
         assert ("\nfinal: no place" in shown, "\nnot final: " in shown) == (row["final"], not row["final"])
         ran = refstore("purge", "verify", "sales", "--ids", ids)
         assert ("nothing is left" in ran.out) == (ran.code == 0)

@@ -83,7 +83,7 @@ def test_a_process_with_other_durations_is_refused_with_each_of_them(world: Worl
         "this process may not use the lake with durations of its own: operation_deadline_seconds is 8 (environment X), "
         "and the lake's processes have agreed on 3600; scrub_after_seconds is 11, and the lake's processes have agreed "
         "on 7200; remove these settings, because a process without them takes what was agreed; or set them to it; or "
-        "change it for all processes with: refstore durations set"
+        "change it for all processes with: refstore config --set"
     )
 
 

@@ -33,7 +33,7 @@ def files_with(pattern: str) -> set[str]:
     ("heading", "pattern", "own"),
     [
         ("A driver", r"refstore\.kv\.sqlite\b|\bapsw\b", ()),
-        ("A command", r"cli\.du\b|[\"`]du[\"`:]|refstore du\b", ()),
+        ("A command", r"\"completion\"|refstore completion\b", ()),
         ("A route", r"\btags\.router|[cC]reateTag|\bTagCreation\b", ()),
         ("A format of files", r"formats\.avro\b|\"avro\"|formats import .*\bavro\b", ()),
         ("A setting", r"\bscrub_every_seconds\b", (USED_BY,)),

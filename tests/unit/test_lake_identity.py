@@ -111,7 +111,7 @@ COMMANDS = {
     "cat": ("sales", "main", "a"),
     "status": (),
     "keys create": ("--role", "reader"),
-    "durations show": (),
+    "config": ("--agreed",),
     "reaper": ("--once",),
     "reaper status": (),
     "gc run": ("--all",),

@@ -231,7 +231,10 @@ class TestExplain:
             explained = history.json("retention", "explain", "sales")
             assert [row["latest_view"] for row in explained["branches"]] == ["not kept", None]
             assert history.json("retention", "explain", "sales", "abc~1")["state"] == "expired"
-            assert "expire by their age" in history.ok("gc", "run", "--dry-run", "sales", "--rules", "-", stdin=document).err
+            assert (
+                "expire by their age"
+                in history.ok("gc", "run", "--dry-run", "sales", "--rules", "-", stdin=document).err
+            )
 
     def test_without_rules(self, sales: Command) -> None:
         ran = sales("retention", "explain", "sales")
