@@ -22,8 +22,8 @@ The exit code is 1 if a row is lost, left over, or changed.
 """
 EPILOG = """\
 examples:
-  python -m examples.purge_events                              in a temporary folder, which goes afterwards
-  python -m examples.purge_events --size-mb 50 --data ./lake   then: refstore purge status events last --data ./lake
+  python -m examples.purge_events                           in a temporary folder, which goes afterwards
+  python -m examples.purge_events --size 50_000_000 --data lake   then: refstore purge status events last --data lake
 """
 DOCUMENT = refstore.PurgeDocument(
     whitelist=("events",),
@@ -36,26 +36,28 @@ T = TypeVar("T")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser("examples.purge_events", DESCRIPTION, EPILOG)
-    parser.add_argument("--size-mb", type=int, default=1024, metavar="N", help="how much data to make; default: 1024")
+    parser.add_argument(
+        "--size", type=int, default=1_024_000_000, metavar="N", help="the bytes to make; default: 1_024_000_000"
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help="keep the lake in this new folder")
     options = parser.parse_args(arguments)
-    if options.size_mb < 1:
-        parser.error("--size-mb is at least 1")
+    if options.size < 1_000_000:
+        parser.error("--size is at least 1_000_000")
     if options.data is not None and options.data.exists():
         parser.error(f"{options.data} exists; give a new folder")
     with ExitStack() as stack:
         data = (
             options.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-events-"))) / "lake"
         )
-        return prove(data, events.rows_for(options.size_mb * 1_000_000))
+        return prove(data, events.rows_for(options.size))
 
 
 def prove(data: Path, rows: int) -> int:
     ids = [f"guest-{number:06d}" for number in range(0, events.GUESTS, events.GUESTS // IDS)]
-    with refstore.open(data=data) as lake:
+    with refstore.create(data) as lake:
         lake.create_repository(REPOSITORY)
     _each("made and uploaded", lambda path: _upload(data, path, rows))
-    with refstore.open(data=data) as lake:
+    with refstore.open(data) as lake:
         repo = lake.repository(REPOSITORY)
         repo.commit("main", "events")
         refstore_purge.onboard(repo, DOCUMENT, by="examples")
@@ -71,15 +73,15 @@ def prove(data: Path, rows: int) -> int:
         return _failed(f"{removed} rows are gone, and the reports say something else")
     print(f"{removed:,} rows of {IDS:,} guests are gone, all others are there, in order; the report says the same.")
 
-    with refstore.open(data=data) as lake:
-        lake.repository(REPOSITORY).revert("main", "main")
+    with refstore.open(data) as lake:
+        lake.repository(REPOSITORY).revert("main", on="main")
     _each("compared", lambda path: _compare(data, path, rows, []))
     print("Reverted: all rows are there again.")
     return 0
 
 
 def _upload(data: Path, path: str, rows: int) -> int:
-    with refstore.open(data=data) as lake:
+    with refstore.open(data) as lake:
         lake.repository(REPOSITORY).upload("main", path, events.parquet(events.table(path, rows)))
     return rows
 
@@ -87,7 +89,7 @@ def _upload(data: Path, path: str, rows: int) -> int:
 def _compare(data: Path, path: str, rows: int, ids: Sequence[str]) -> int:
     """Return how many rows went. Raises SystemExit if others did, or if one changed."""
     made = events.table(path, rows)
-    with refstore.open(data=data) as lake:
+    with refstore.open(data) as lake:
         there = events.read(lake.repository(REPOSITORY).read("main", path))
     expected = events.without(made, ids)
     if not there.equals(expected):

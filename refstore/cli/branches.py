@@ -9,7 +9,7 @@ import typer
 
 from refstore.cli.common import emit, repository_of
 from refstore.cli.confirmation import confirm
-from refstore.cli.parameters import Branch, DryRun, MaybeRef, Name, NamePrefix, Yes
+from refstore.cli.parameters import Branch, DryRun, Name, NamePrefix, Recursive, Yes
 from refstore.cli.rows import branch_row, change_row, format_when
 from refstore.core.ids import branch_name
 from refstore.operations import branch as branch_operation
@@ -54,16 +54,16 @@ def list_branches(
     ctx: typer.Context,
     repo_name: Name,
     prefix: NamePrefix = "",
-    all_: Annotated[bool, typer.Option("--all", help="Show hidden branches, too.")] = False,
+    hidden: Annotated[bool, typer.Option("--hidden", help="Show hidden branches, too.")] = False,
 ) -> None:
     """List the branches, and whether something is staged on them.
 
     \b
     Example: refstore branch list sales
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         found = repo.context.branches.scan_open(prefix=prefix)
-        emit(ctx, (branch_row(repo, name, record) for name, record in found if all_ or not record.is_hidden))
+        emit(ctx, (branch_row(repo, name, record) for name, record in found if hidden or not record.is_hidden))
 
 
 @branch.command("delete")
@@ -89,20 +89,23 @@ def reset(
     ctx: typer.Context,
     repo_name: Name,
     name: Branch,
+    path: Annotated[
+        str | None, typer.Argument(metavar="PATH", help="Only this path; default: all.", show_default=False)
+    ] = None,
     *,
-    path: Annotated[str | None, typer.Option(help="Only this path.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Only paths that start with this.")] = None,
+    recursive: Recursive = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Discard what is staged on a branch: all of it, one path, or a prefix. The committed version shows again.
+    """Discard what is staged on a branch: all of it, one path, or a prefix (-r). The committed version shows again.
 
     \b
     Example: refstore reset sales main --dry-run
-             refstore reset sales main --prefix tmp/ --yes
+             refstore reset sales main tmp/ -r --yes
     """
-    if path is not None and prefix is not None:
-        ctx.fail("give --path or --prefix, not both")
+    if recursive and not path:
+        ctx.fail("--recursive needs a PATH; leave it out to discard all that is staged")
+    path, prefix = (None, path) if recursive else (path, None)
     with repository_of(ctx, repo_name) as repo:
         if dry_run:
             changes = repo.diff(name, prefix=path if path is not None else prefix or "")
@@ -115,8 +118,9 @@ def reset(
                 return
             below = f" below {prefix!r}" if prefix else ""
             confirm(ctx, f"{count} uncommitted changes{below} on branch {name!r} will be discarded", yes=yes)
-        repo.reset(name, path=path, prefix=prefix)
-        emit(ctx, {"branch": name, "reset": path if path is not None else prefix or "all that was staged"})
+        count = repo.reset(name, path=path, prefix=prefix)
+        what = path if path is not None else prefix or "all that was staged"
+        emit(ctx, {"branch": name, "reset": "nothing was staged" if count == 0 else what})
 
 
 def _count_uncommitted(repo: Repository, name: str, prefix: str = "") -> str:
@@ -128,11 +132,16 @@ def _count_uncommitted(repo: Repository, name: str, prefix: str = "") -> str:
 
 
 @tag.command("create")
-def create_tag(ctx: typer.Context, repo_name: Name, name: Tag, ref: MaybeRef = "") -> None:
-    """Tag a ref's commit. Without REF: the default branch's head.
+def create_tag(
+    ctx: typer.Context,
+    repo_name: Name,
+    name: Tag,
+    ref: Annotated[str, typer.Option("--from", metavar="REF", help="What it names; default: the default branch.")] = "",
+) -> None:
+    """Tag a ref's commit.
 
     \b
-    Example: refstore tag create sales v1 main
+    Example: refstore tag create sales v1 --from main~2
     """
     with repository_of(ctx, repo_name) as repo:
         emit(ctx, {"tag": name, "commit": repo.create_tag(name, ref=ref or repo.default_branch)})
@@ -145,7 +154,7 @@ def list_tags(ctx: typer.Context, repo_name: Name, prefix: NamePrefix = "") -> N
     \b
     Example: refstore tag list sales
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         found = tag_operation.scan_tags(repo.context, prefix=prefix, after="")
         emit(ctx, ({"tag": name, "commit": tag.commit, "created": format_when(tag.created_ms)} for name, tag in found))
 

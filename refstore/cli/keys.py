@@ -10,7 +10,7 @@ import typer
 
 from refstore.cli.common import emit, open_lake, settings_of
 from refstore.cli.confirmation import confirm
-from refstore.cli.parameters import Yes
+from refstore.cli.parameters import Repositories, Yes
 from refstore.cli.rows import format_when
 from refstore.core.durations import parse_duration
 from refstore.core.units import DAY_SECONDS
@@ -35,9 +35,7 @@ def create(
     ctx: typer.Context,
     *,
     role: Annotated[str, typer.Option(metavar="ROLE", help="reader, writer or operator.")] = "writer",
-    repository: Annotated[
-        list[str] | None, typer.Option(metavar="REPO", help="Allow only this repository; may be given several times.")
-    ] = None,
+    repositories: Repositories = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="What the key is for.")] = "",
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="When the key expires: 12h, 30d. Default: never.")
@@ -67,7 +65,7 @@ def create(
         created = access_keys.create_key(
             lake,
             chosen_role,
-            repositories=repository or [],
+            repositories=repositories or [],
             description=description,
             expires_ms=expires_ms,
             buckets=bucket or [],

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+NewPath = Annotated[str, typer.Option("--as", metavar="PATH", help="The new path; default: the same.")]
+
 BATCH: Final = 500
 """How many objects one call copies or moves."""
 
@@ -137,17 +139,18 @@ def cp(
     repo_name: Name,
     ref: Ref,
     path: ObjectPath,
-    branch: Branch,
-    destination: Annotated[str, typer.Argument(metavar="[DST]", help="The new path; default: the same.")] = "",
+    *,
+    branch: Annotated[str, typer.Option("--to", metavar="BRANCH", help="The branch that gets the copy.")],
+    destination: NewPath = "",
     recursive: Recursive = False,
 ) -> None:
     """Copy an object to a path on this branch or another, without reading its data.
 
-    A DST that ends in a slash is a folder.
+    A new path that ends in a slash is a folder.
 
     \b
-    Example: refstore cp sales main 2026/11/21.csv dev
-             refstore cp sales v1 2026/ dev restored/ -r
+    Example: refstore cp sales main 2026/11/21.csv --to dev
+             refstore cp sales v1 2026/ --to dev --as restored/ -r
     """
     with repository_of(ctx, repo_name) as repo:
         copied = _copy_all(repo, Way(ref, path, branch, destination), recursive=recursive)
@@ -160,7 +163,8 @@ def mv(
     repo_name: Name,
     branch: Branch,
     path: ObjectPath,
-    destination: Annotated[str, typer.Argument(metavar="DST", help="The new path.")],
+    *,
+    destination: NewPath = "",
     to: Annotated[str, typer.Option("--to", metavar="BRANCH", help="Move it to this branch; default: the same.")] = "",
     recursive: Recursive = False,
 ) -> None:
@@ -169,9 +173,11 @@ def mv(
     A crash in between leaves both paths. If others moved, deleted or replaced the source meanwhile, it is not moved.
 
     \b
-    Example: refstore mv sales main raw/21.csv 2026/11/21.csv
-             refstore mv sales dev raw/ raw/ --to main -r
+    Example: refstore mv sales main raw/21.csv --as 2026/11/21.csv
+             refstore mv sales dev raw/ --to main -r
     """
+    if not destination and not to:
+        ctx.fail("say where it goes: --as PATH, --to BRANCH, or both")
     with repository_of(ctx, repo_name) as repo:
         repo.get_branch(branch)  # a move deletes its source: it must be a branch, not history
         way = Way(branch, path, to or branch, destination)

@@ -23,13 +23,18 @@ Recursive = Annotated[
     bool, typer.Option("--recursive", "-r", help="The paths are prefixes: take everything that starts with them.")
 ]
 Prefix = Annotated[str, typer.Option(help="Only paths that start with this.")]
+Repositories = Annotated[
+    list[str] | None,
+    typer.Option("--repository", metavar="REPO", help="Only this repository; may be given several times."),
+]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sets the rules; default: your user name.")]
 
 # ---- of commands that make a commit
 
 Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit's message.")]
 Committer = Annotated[
-    str, typer.Option(metavar="NAME", envvar="REFSTORE_COMMITTER", help="Who makes the commit.", show_envvar=True)
+    str,
+    typer.Option("--by", metavar="NAME", envvar="REFSTORE_COMMITTER", help="Who makes the commit.", show_envvar=True),
 ]
 Date = Annotated[str | None, typer.Option(metavar="DATE", help="The commit's time, ISO 8601; default: now.")]
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changes.")]

@@ -20,8 +20,8 @@ from refstore.cli.common import (
     warn_of_open_folders,
 )
 from refstore.cli.confirmation import confirm
-from refstore.cli.parameters import Name, Yes
-from refstore.cli.rows import format_when
+from refstore.cli.parameters import Name, Repositories, Yes
+from refstore.cli.rows import format_when, seconds_of
 from refstore.configuration.settings import ReaperSettings
 from refstore.core import ids
 from refstore.errors import RepositoryNotFound
@@ -50,12 +50,10 @@ def reaper(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what --once would delete, and change nothing.")
     ] = False,
-    repository: Annotated[
-        list[str] | None, typer.Option(metavar="REPO", help="Only this repository; may be given several times.")
-    ] = None,
-    grace_seconds: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="N", help="The grace window of this run, for all repositories."),
+    repositories: Repositories = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="The grace window of this run, such as 6h, for all repositories."),
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0, metavar="N", help="Delete at most N objects a second.")] = None,
     scrub: Annotated[
@@ -78,7 +76,7 @@ def reaper(
 ) -> None:
     """Delete objects that nothing names any more: for ever, or with --once until nothing is due.
 
-    After --grace-seconds, `refstore restore` cannot take back what was released, in any repository of the lake: on a
+    After --grace, `refstore restore` cannot take back what was released, in any repository of the lake: on a
     terminal the command asks first. With --repository, only that repository is concerned.
 
     Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all
@@ -88,16 +86,17 @@ def reaper(
 
     \b
     Example: refstore reaper --once --dry-run
-             refstore reaper --once --grace-seconds 0 --repository sales
+             refstore reaper --once --grace 0 --repository sales
              refstore reaper status
     """
     if ctx.invoked_subcommand is not None:
         return
     override_settings(ctx, {"reaper.rate_per_second": rate, "reaper.metrics_port": metrics_port})
-    if grace_seconds is not None and not repository and not dry_run:
+    grace_seconds = seconds_of("--grace", grace)
+    if grace_seconds is not None and not repositories and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
     settings = settings_of(ctx, service=not once and not dry_run)
-    limits = _Limits(repositories=repository or [], scrub_now=scrub, grace_seconds=grace_seconds)
+    limits = _Limits(repositories=repositories or [], scrub_now=scrub, grace_seconds=grace_seconds)
     with lowered_priority(niceness):
         done = _reap(ctx, settings.reaper, limits, once=once, dry_run=dry_run)
     if once or dry_run:
@@ -139,7 +138,9 @@ def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> No
 @group.command("status")
 def status(
     ctx: typer.Context,
-    repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only this repository.")] = None,
+    repository: Annotated[
+        str | None, typer.Argument(metavar="[REPO]", help="The repository; default: all.", show_default=False)
+    ] = None,
 ) -> None:
     """Show the reapers, what waits to be deleted, and where and why hard deletion is stopped.
 
@@ -217,13 +218,13 @@ def resume(
     ctx: typer.Context,
     repo_name: Name,
     *,
-    seconds: Annotated[
-        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="For so many seconds, at most 30 days.")
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="For this long, such as 6h, at most 30d.")
     ] = None,
     count: Annotated[int | None, typer.Option("--count", min=1, metavar="N", help="For so many objects.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Let hard deletion go on after the breaker stopped it: for an hour, for --for SECONDS, or for --count N objects.
+    """Let hard deletion go on after the breaker stopped it: for an hour, for --for DURATION, or for --count N objects.
 
     \b
     Example: refstore reaper resume sales --count 50000
@@ -240,7 +241,7 @@ def resume(
                 emit(ctx, {"repository": repo_name, "until": None, "objects": None})
             return
         confirm(ctx, f"{reason}; deletion will go on", yes=yes)
-        state = breaker.resume(context, seconds=seconds, objects=count)
+        state = breaker.resume(context, seconds=seconds_of("--for", duration, least=1), objects=count)
         emit(
             ctx,
             {

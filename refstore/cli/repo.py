@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import msgspec
@@ -11,7 +12,7 @@ from refstore.agreed_durations import read_record
 from refstore.cli.common import emit, open_lake
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import DryRun, Meta, Name, NamePrefix, Yes
-from refstore.cli.rows import branch_row, format_when, pairs
+from refstore.cli.rows import branch_row, format_when, pairs, seconds_of
 from refstore.core.ids import RepositoryName
 from refstore.core.redaction import redact_url
 from refstore.core.safety import is_for_trying
@@ -38,8 +39,8 @@ def create(
         str | None, typer.Option(metavar="URL", help="Where its data is stored; default: below the lake's objects.")
     ] = None,
     default_branch: Annotated[str, typer.Option(metavar="NAME", help="The branch it starts with.")] = "main",
-    grace_seconds: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Its own grace window; default: the reaper's.")
+    grace: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Its own grace window, such as 6h; default: the reaper's.")
     ] = None,
     meta: Meta = None,
     with_sample_data: Annotated[
@@ -61,14 +62,19 @@ def create(
     \b
     Example: refstore repo create sales
              refstore repo create try --sample-data --for-trying --data ./try
-             refstore repo create sales --namespace s3://bucket/sales --grace-seconds 3600
+             refstore repo create sales --namespace s3://bucket/sales --grace 1h
              refstore repo create old --namespace "s3://cold/old?endpoint=archive"
     """
+    grace_seconds = seconds_of("--grace", grace)
     if for_trying:
         _check_new_lake(ctx)
     with open_lake(ctx, create=True, for_trying=for_trying) as lake:
         created = lake.create_repository(
-            name, namespace=namespace, default_branch=default_branch, metadata=pairs(meta), grace_seconds=grace_seconds
+            name,
+            namespace=namespace,
+            default_branch=default_branch,
+            metadata=pairs(meta),
+            grace_seconds=None if grace_seconds is None else math.ceil(grace_seconds),
         )
         added = {"sample_data": sample_data.add_sample_data(created)} if with_sample_data else {}
         emit(ctx, {**_row(created.name, created.record), **added})

@@ -25,7 +25,9 @@ app = typer.Typer()
 def trash(
     ctx: typer.Context,
     repo_name: Name,
-    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Only objects that were on this branch.")] = None,
+    branch: Annotated[
+        str | None, typer.Option("--from", metavar="BRANCH", help="Only objects that were on this branch.")
+    ] = None,
     prefix: Prefix = "",
 ) -> None:
     """List lost objects that are not deleted yet: those that `refstore restore` can restore.
@@ -34,6 +36,7 @@ def trash(
 
     \b
     Example: refstore trash sales --prefix 2026/
+             refstore trash sales --from try
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
         emit(
@@ -57,13 +60,18 @@ def trash(
 def restore(
     ctx: typer.Context,
     repo_name: Name,
-    to: Annotated[str, typer.Argument(metavar="[BRANCH]", help="Where to restore; default: that of --branch.")] = "",
     what: Annotated[str, typer.Argument(metavar="[ADDRESS|PATH]", help="One object.")] = "",
-    path: Annotated[str, typer.Argument(metavar="[TO]", help="With an ADDRESS: its new path.")] = "",
     *,
     branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Restore what was lost on this branch, even if it was deleted.")
+        str | None,
+        typer.Option(
+            "--from", metavar="BRANCH", help="What was lost on this branch, even if it was deleted; default: of --to."
+        ),
     ] = None,
+    to: Annotated[
+        str, typer.Option("--to", metavar="BRANCH", help="The branch that gets it back; default: that of --from.")
+    ] = "",
+    path: Annotated[str, typer.Option("--as", metavar="PATH", help="With an ADDRESS: its new path.")] = "",
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Restore what was lost at paths that start with this.")
     ] = None,
@@ -74,31 +82,31 @@ def restore(
 ) -> None:
     """Restore what `refstore trash` lists: an address, a path, all below a prefix, or all that a branch lost.
 
-    An object returns to BRANCH (default: the one of --branch), at its old path; an ADDRESS may go to another path, TO.
-    For a path, the version that was lost last is restored. For a prefix or a branch, overwritten versions are not.
+    An object returns to the branch of --to, at its old path; an ADDRESS may go to another path, by --as. For a path,
+    the version that was lost last is restored. For a prefix or a branch, overwritten versions are not.
     A path that was written since is skipped with a warning, unless you give --force.
 
     \b
-    Example: refstore restore sales main 2026/11/21.csv
-             refstore restore sales main --prefix 2026/ --dry-run
-             refstore restore sales main --branch try
-             refstore restore sales main data/2026112107/01jd3v... 2026/11/21.csv
+    Example: refstore restore sales 2026/11/21.csv --to main
+             refstore restore sales --prefix 2026/ --to main --dry-run
+             refstore restore sales --from try --to main
+             refstore restore sales data/2026112107/01jd3v... --to main --as 2026/11/21.csv
     """
     target = to or branch
     if not target or (what, prefix, branch) == ("", None, None):
-        ctx.fail("say what to restore: a BRANCH and an ADDRESS or PATH, or --prefix, or --branch")
+        ctx.fail("say what to restore: an ADDRESS or PATH with --to BRANCH, or --prefix with it, or --from BRANCH")
     if what and prefix is not None:
         ctx.fail("give an ADDRESS or PATH, or --prefix, not both")
     with repository_of(ctx, repo_name) as repo:
         if not to and all(each.name != branch for each in repo.branches(prefix=target)):
             raise BranchNotFound(
                 f"branch {branch!r} does not exist; say where to restore its objects: refstore restore "
-                f"{repo_name} BRANCH --branch {branch}"
+                f"{repo_name} --from {branch} --to BRANCH"
             )
         if what and is_own(Address(what)):
             emit(ctx, _restored_row(repo.restore(what, to=target, path=path or None, force=force, dry_run=dry_run)))
         elif path:
-            ctx.fail("TO goes with an ADDRESS; a PATH is restored where it was")
+            ctx.fail("--as goes with an ADDRESS; a PATH is restored where it was")
         elif what:
             emit(ctx, _restored_row(_restore_path(repo, target, branch, what, force=force, dry_run=dry_run)))
         else:

@@ -50,8 +50,9 @@ def upload(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="With -r: leave out files whose path or name matches.")
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="With -r: also upload files that the branch has with this size and time.")
+    unchanged: Annotated[
+        bool,
+        typer.Option("--unchanged", help="With -r: also upload files that the branch has with this size and time."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With -r: list what would be uploaded, and upload nothing.")
@@ -72,18 +73,17 @@ def upload(
              gunzip -c 21.csv.gz | refstore upload sales main - 2026/11/21.csv
              refstore upload -r sales main ./november 2026/11/ --exclude "*.tmp" --dry-run
     """
-    if not recursive and (include or exclude or everything or dry_run):
-        ctx.fail("--include, --exclude, --all and --dry-run are for a folder; add --recursive")
+    if not recursive and (include or exclude or unchanged or dry_run):
+        ctx.fail("--include, --exclude, --unchanged and --dry-run are for a folder; add --recursive")
     with repository_of(ctx, repo_name) as repo:
         if recursive:
             files, left_out = _choose_files(Path(source), target, include or [], exclude or [])
-            new = files if everything else _unlike_the_branch(repo, branch, files)
+            new = files if unchanged else _unlike_the_branch(repo, branch, files)
             if dry_run:
                 emit(ctx, ({"path": path, "size_bytes": file.size_bytes, "file": str(file.file)} for path, file in new))
             else:
                 done = _upload_tree(repo, branch, new, left_out, metadata=pairs(meta), content_type=content_type)
-                unchanged = len(files) - len(new)
-                emit(ctx, {"branch": branch, "prefix": target, **done, "unchanged": unchanged})
+                emit(ctx, {"branch": branch, "prefix": target, **done, "unchanged": len(files) - len(new)})
             if left_out:
                 raise typer.Exit(exit_code(LocalFileError))
         else:

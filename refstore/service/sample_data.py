@@ -96,8 +96,8 @@ The same query on `denmark-lakes` now finds Denmark only, and on `{branch}` what
 
 ```bash
 refstore commit {repository} denmark-lakes -m "Keep the lakes of Denmark"
-refstore merge {repository} denmark-lakes {branch}
-refstore revert {repository} {branch} {branch} --parent 1
+refstore merge {repository} denmark-lakes --into {branch}
+refstore revert {repository} {branch} --on {branch} --parent 1
 ```
 """
 

@@ -68,7 +68,7 @@ def test_the_log_is_filtered(sales: Command) -> None:
     assert actions("--action", "key.*", "--limit", "0") == ["key.create"] * 4
     assert actions("--action", "branch.delete") == ["branch.delete"]
     assert actions("--repository", "sales") == ["branch.delete"]
-    assert actions("--actor", "nobody") == []
+    assert actions("--by", "nobody") == []
     assert actions("--since", "2999-01-01") == []
     assert len(actions("--since", "2020-01-01")) == 5
     assert first in sales.ok("audit", "log").out

@@ -175,9 +175,9 @@ class TestDownload:
 class TestCopyAndMove:
     def test_cp_across_branches(self, filled: Command) -> None:
         filled.ok("branch", "create", "sales", "dev")
-        assert filled.json("cp", "sales", "main", "b/3", "dev") == {"branch": "dev", "copied": 1}
-        filled.ok("cp", "sales", "main", "b/3", "dev", "c/")
-        filled.ok("cp", "sales", "main", "b/3", "dev", "d")
+        assert filled.json("cp", "sales", "main", "b/3", "--to", "dev") == {"branch": "dev", "copied": 1}
+        filled.ok("cp", "sales", "main", "b/3", "--to", "dev", "--as", "c/")
+        filled.ok("cp", "sales", "main", "b/3", "--to", "dev", "--as", "d")
         assert paths(filled.json("ls", "sales", "dev", "-r")) == ["a", "b/1", "b/2", "b/3", "c/3", "d"]
         address = filled.json("stat", "sales", "dev", "d")["address"]
         named = filled.json("why", "sales", address)["references"]
@@ -191,12 +191,15 @@ class TestCopyAndMove:
     def test_cp_a_prefix_from_a_commit(self, filled: Command) -> None:
         filled.ok("tag", "create", "sales", "v1")
         filled.ok("rm", "sales", "main", "--prefix", "", "--yes")
-        assert filled.json("cp", "-r", "sales", "v1", "b/", "main", "back/") == {"branch": "main", "copied": 2}
+        assert filled.json("cp", "-r", "sales", "v1", "b/", "--to", "main", "--as", "back/") == {
+            "branch": "main",
+            "copied": 2,
+        }
         assert paths(filled.json("ls", "sales", "main", "-r")) == ["back/1", "back/2"]
 
     def test_mv(self, filled: Command) -> None:
-        assert filled.json("mv", "sales", "main", "b/3", "c") == {"branch": "main", "moved": 1}
-        assert filled.json("mv", "-r", "sales", "main", "b/", "b/b/") == {"branch": "main", "moved": 2}
+        assert filled.json("mv", "sales", "main", "b/3", "--as", "c") == {"branch": "main", "moved": 1}
+        assert filled.json("mv", "-r", "sales", "main", "b/", "--as", "b/b/") == {"branch": "main", "moved": 2}
         assert paths(filled.json("ls", "sales", "main", "-r")) == ["a", "b/b/1", "b/b/2", "c"]
         assert filled.ok("cat", "sales", "main", "b/b/1").out == "b/1"
 
@@ -209,14 +212,14 @@ class TestCopyAndMove:
             filled.ok("upload", "sales", "main", "-", path, stdin=path.encode())
         before = paths(filled.json("ls", "sales", "main", "-r"))
         monkeypatch.setattr(objects, "BATCH", 1)
-        filled.ok(what, "-r", "sales", "main", source, *(["main"] if what == "cp" else []), goal)
+        filled.ok(what, "-r", "sales", "main", source, "--to", "main", "--as", goal)
         for path in map(str, before):
             if path.startswith(source):
                 assert filled.ok("cat", "sales", "main", goal + path[len(source) :]).out == path
 
     def test_mv_across_branches(self, filled: Command) -> None:
         filled.ok("branch", "create", "sales", "dev")
-        filled.ok("mv", "sales", "main", "b/3", "b/", "--to", "dev")
+        filled.ok("mv", "sales", "main", "b/3", "--to", "dev")
         assert paths(filled.json("ls", "sales", "dev", "-r")) == ["a", "b/1", "b/2", "b/3"]
         assert paths(filled.json("ls", "sales", "main", "-r")) == ["a", "b/1", "b/2"]
 
@@ -231,24 +234,24 @@ class TestCopyAndMove:
             return real(ctx, *args)
 
         monkeypatch.setattr(move, "delete_sources", upload_and_delete)
-        ran = filled("mv", "sales", "main", "b/3", "moved", "--to", "dev")
+        ran = filled("mv", "sales", "main", "b/3", "--as", "moved", "--to", "dev")
         assert (ran.code, "was changed by others while it was moved" in ran.err) == (4, True)
         assert filled.ok("cat", "sales", "main", "b/3").out == "new"
         assert "moved" not in paths(filled.json("ls", "sales", "dev", "-r"))
 
     def test_history_is_not_moved(self, filled: Command) -> None:
         filled.ok("tag", "create", "sales", "v1")
-        ran = filled("mv", "sales", "v1", "a", "z", "--to", "main")
+        ran = filled("mv", "sales", "v1", "a", "--as", "z", "--to", "main")
         assert ran.code == 3
         assert paths(filled.json("ls", "sales", "main")) == ["a", "b/"]
 
     @pytest.mark.parametrize(
         ("words", "code", "said"),
         [
-            (["cp", "sales", "main", "z", "main", "y"], 3, "is not on"),
-            (["cp", "-r", "sales", "main", "z", "main", "y"], 3, "starts with"),
-            (["cp", "sales", "main", "a"], 2, "Missing argument 'BRANCH'"),
-            (["mv", "sales", "main", "a"], 2, "Missing argument 'DST'"),
+            (["cp", "sales", "main", "z", "--to", "main", "--as", "y"], 3, "is not on"),
+            (["cp", "-r", "sales", "main", "z", "--to", "main", "--as", "y"], 3, "starts with"),
+            (["cp", "sales", "main", "a"], 2, "Missing option '--to'"),
+            (["mv", "sales", "main", "a"], 2, "say where it goes: --as PATH, --to BRANCH, or both"),
             (["rm", "sales", "main"], 2, "give PATHs, or --prefix"),
             (["rm", "sales", "main", "a", "--prefix", "b/"], 2, "give PATHs, or --prefix"),
             (["download", "sales", "main"], 2, "name the object's PATH"),
@@ -296,18 +299,18 @@ class TestTrash:
             address,
             3,
         )
-        assert filled.json("trash", "sales", "--branch", "dev") == []
+        assert filled.json("trash", "sales", "--from", "dev") == []
         assert filled.json("why", "sales", address)["state"] == "in grace"
-        planned = filled.json("restore", "sales", "main", address, "--dry-run")
+        planned = filled.json("restore", "sales", address, "--to", "main", "--dry-run")
         assert (planned["path"], planned["outcome"]) == ("b/3", "restored")
-        assert filled.json("restore", "sales", "main", address)["outcome"] == "restored"
+        assert filled.json("restore", "sales", address, "--to", "main")["outcome"] == "restored"
         assert filled.ok("cat", "sales", "main", "b/3").out == "b/3"
         assert filled.json("trash", "sales") == []
 
     def test_restore_elsewhere(self, filled: Command) -> None:
         address = filled.json("stat", "sales", "main", "b/3")["address"]
         filled.ok("rm", "sales", "main", "b/3")
-        assert filled.json("restore", "sales", "main", address, "again")["path"] == "again"
+        assert filled.json("restore", "sales", address, "--to", "main", "--as", "again")["path"] == "again"
         assert filled.ok("cat", "sales", "main", "again").out == "b/3"
 
     def test_what_a_reset_lost_is_listed_at_once_and_comes_back_whole(self, sales: Command) -> None:
@@ -317,24 +320,24 @@ class TestTrash:
         sales.ok("reset", "sales", "main", "--yes")
         (item,) = sales.json("trash", "sales")
         assert (item["path"], item["cause"], item["deletes_at"]) == ("x", "reset", None)
-        assert sales.json("restore", "sales", "main", item["address"]) == {**before, "outcome": "restored"}
-        assert sales.json("restore", "sales", "main", item["address"]) == {**before, "outcome": "unchanged"}
+        assert sales.json("restore", "sales", item["address"], "--to", "main") == {**before, "outcome": "restored"}
+        assert sales.json("restore", "sales", item["address"], "--to", "main") == {**before, "outcome": "unchanged"}
         assert sales.json("stat", "sales", "main", "x")["metadata"] == {"owner": "ann"}
 
     def test_a_path_is_taken_back(self, filled: Command) -> None:
         filled.ok("rm", "sales", "main", "b/3")
-        assert filled.json("restore", "sales", "main", "b/3")["path"] == "b/3"
-        assert filled.json("restore", "sales", "main", "b/3")["outcome"] == "unchanged"
-        ran = filled("restore", "sales", "main", "nothing")
+        assert filled.json("restore", "sales", "b/3", "--to", "main")["path"] == "b/3"
+        assert filled.json("restore", "sales", "b/3", "--to", "main")["outcome"] == "unchanged"
+        ran = filled("restore", "sales", "nothing", "--to", "main")
         assert ran.code == 3
         assert "refstore trash sales" in ran.err
 
     def test_a_prefix_is_taken_back(self, filled: Command) -> None:
         filled.ok("upload", "sales", "main", "-", "c", stdin=b"c")
         filled.ok("reset", "sales", "main", "--yes")
-        (item,) = filled.json("restore", "sales", "main", "--prefix", "b/", "--dry-run")
+        (item,) = filled.json("restore", "sales", "--to", "main", "--prefix", "b/", "--dry-run")
         assert (item["path"], item["outcome"]) == ("b/3", "restored")
-        done = filled.json("restore", "sales", "main", "--prefix", "b/")
+        done = filled.json("restore", "sales", "--to", "main", "--prefix", "b/")
         assert done == {
             "branch": "main", "restored": 1, "unchanged": 0, "older": 0, "conflict": 0, "too_late": 0, "size_bytes": 3,
             "left": [],
@@ -345,10 +348,10 @@ class TestTrash:
         filled.ok("branch", "create", "sales", "try")
         filled.ok("upload", "sales", "try", "-", "t", stdin=b"t")
         filled.ok("branch", "delete", "sales", "try", "--yes")
-        ran = filled("restore", "sales", "--branch", "try")
+        ran = filled("restore", "sales", "--from", "try")
         assert ran.code == 3
-        assert "refstore restore sales BRANCH --branch try" in ran.err
-        assert filled.json("restore", "sales", "main", "--branch", "try")["restored"] == 1
+        assert "refstore restore sales --from try --to BRANCH" in ran.err
+        assert filled.json("restore", "sales", "--to", "main", "--from", "try")["restored"] == 1
         assert filled.ok("cat", "sales", "main", "t").out == "t"
 
     def test_all_that_a_branch_lost_is_taken_back_but_over_nothing_newer(self, sales: Command) -> None:
@@ -356,24 +359,25 @@ class TestTrash:
             sales.ok("upload", "sales", "main", "-", path, stdin=b"1")
         sales.ok("reset", "sales", "main", "--yes")
         sales.ok("upload", "sales", "main", "-", "y", stdin=b"2")
-        ran = sales("restore", "sales", "--branch", "main", "--json")
+        ran = sales("restore", "sales", "--from", "main", "--json")
         assert ran.code == 4
         assert (ran.json["restored"], ran.json["conflict"]) == (1, 1)
         assert [(item["path"], item["outcome"]) for item in ran.json["left"]] == [("y", "conflict")]
         assert "'y' on 'main' was written since" in ran.err
         assert sales.ok("cat", "sales", "main", "y").out == "2"
-        ran = sales("restore", "sales", "main", "y")
+        ran = sales("restore", "sales", "y", "--to", "main")
         assert ran.code == 4
-        sales.ok("restore", "sales", "main", "y", "--force")
+        sales.ok("restore", "sales", "y", "--to", "main", "--force")
         assert sales.ok("cat", "sales", "main", "y").out == "1"
 
     @pytest.mark.parametrize(
         "words",
         [
             ["sales"],
-            ["sales", "main"],
-            ["sales", "main", "x", "--prefix", "y"],
-            ["sales", "main", "x", "y"],
+            ["sales", "--to", "main"],
+            ["sales", "x"],
+            ["sales", "x", "--to", "main", "--prefix", "y"],
+            ["sales", "x", "--to", "main", "--as", "y"],
             ["sales", "--prefix", "y"],
         ],
     )
@@ -381,7 +385,7 @@ class TestTrash:
         assert filled("restore", *words).code == 2
 
     def test_what_is_gone(self, filled: Command) -> None:
-        ran = filled("restore", "sales", "main", "data/2026010100/00000000000000000000000000", "--json")
+        ran = filled("restore", "sales", "data/2026010100/00000000000000000000000000", "--to", "main", "--json")
         assert (ran.code, ran.error["code"]) == (4, "gone")
 
 

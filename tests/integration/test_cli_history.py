@@ -26,7 +26,7 @@ def commit(refstore: Command, branch: str, message: str) -> str:
 class TestRepositories:
     def test_create_list_show_delete(self, refstore: Command) -> None:
         made = refstore.json(
-            "repo", "create", "sales", "--default-branch", "trunk", "--grace-seconds", "60", "--meta", "team=x"
+            "repo", "create", "sales", "--default-branch", "trunk", "--grace", "1m", "--meta", "team=x"
         )
         assert (made["repository"], made["default_branch"]) == ("sales", "trunk")
         refstore.ok("repo", "create", "stock")
@@ -104,7 +104,7 @@ class TestBranches:
         put(sales, "dev", "b", "2")
         found = {row["branch"]: row["uncommitted"] for row in sales.json("branch", "list", "sales")}
         assert found == {"dev": True, "main": False, "old": False}
-        assert "secret" in [row["branch"] for row in sales.json("branch", "list", "sales", "--all")]
+        assert "secret" in [row["branch"] for row in sales.json("branch", "list", "sales", "--hidden")]
         assert paths(sales.json("branch", "delete", "sales", "dev", "--dry-run")) == ["b"]
         ran = sales("branch", "delete", "sales", "dev")
         assert ran.code == 2
@@ -191,7 +191,7 @@ class TestHistory:
     def test_commit_log_diff(self, sales: Command) -> None:
         put(sales, "main", "a", "1")
         answer = sales.json(
-            "commit", "sales", "main", "-m", "one", "--meta", "k=v", "--committer", "me", "--date", "2026-11-21"
+            "commit", "sales", "main", "-m", "one", "--meta", "k=v", "--by", "me", "--date", "2026-11-21"
         )
         assert answer["branch"] == "main"
         assert (answer["message"], answer["committer"], answer["metadata"]) == ("one", "me", {"k": "v"})
@@ -282,18 +282,20 @@ class TestHistory:
         sales.ok("branch", "create", "sales", "dev")
         put(sales, "dev", "b", "2")
         commit(sales, "dev", "b")
-        assert len(sales.json("merge", "sales", "dev", "main")["parents"]) == 2
+        assert len(sales.json("merge", "sales", "dev", "--into", "main")["parents"]) == 2
         assert sales.ok("cat", "sales", "main", "b").out == "2"
-        assert sales("merge", "sales", "dev", "main").code == 4
+        assert sales("merge", "sales", "dev", "--into", "main").code == 4
         put(sales, "dev", "a", "dev")
         commit(sales, "dev", "a on dev")
         put(sales, "main", "a", "main")
         commit(sales, "main", "a on main")
-        ran = sales("merge", "sales", "dev", "main", "--json")
+        ran = sales("merge", "sales", "dev", "--into", "main", "--json")
         assert (ran.code, ran.error["code"], ran.error["paths"]) == (4, "merge_conflict", ["a"])
-        ran = sales("merge", "sales", "dev", "main")
+        ran = sales("merge", "sales", "dev", "--into", "main")
         assert "conflict: 'a'" in ran.err
-        answer = sales.json("merge", "sales", "dev", "main", "--strategy", "source-wins", "--squash", "-m", "take it")
+        answer = sales.json(
+            "merge", "sales", "dev", "--into", "main", "--strategy", "source-wins", "--squash", "-m", "take it"
+        )
         assert (answer["message"], len(answer["parents"])) == ("take it", 1)
         assert sales.ok("cat", "sales", "main", "a").out == "dev"
 
@@ -302,7 +304,7 @@ class TestHistory:
         put(sales, "dev", "b", "2")
         commit(sales, "dev", "b")
         put(sales, "main", "c", "3")
-        ran = sales("merge", "sales", "dev", "main", "--json")
+        ran = sales("merge", "sales", "dev", "--into", "main", "--json")
         assert (ran.code, ran.error["code"]) == (4, "dirty_branch")
 
     def test_revert_and_cherry_pick(self, sales: Command) -> None:
@@ -313,8 +315,8 @@ class TestHistory:
         commit(sales, "dev", "b")
         put(sales, "dev", "c", "3")
         commit(sales, "dev", "c")
-        sales.ok("cherry-pick", "sales", "main", "dev~1")
+        sales.ok("cherry-pick", "sales", "dev~1", "--onto", "main")
         assert paths(sales.json("ls", "sales", "main")) == ["a", "b"]
-        assert sales.json("revert", "sales", "main", "main")["message"] == "Revert main"
+        assert sales.json("revert", "sales", "main", "--on", "main")["message"] == "Revert main"
         assert paths(sales.json("ls", "sales", "main")) == ["a"]
-        assert sales("revert", "sales", "main", "nowhere").code == 3
+        assert sales("revert", "sales", "nowhere", "--on", "main").code == 3

@@ -27,7 +27,7 @@ def test_a_folder_is_imported_with_message_and_metadata(
     sales: Command, landing: Path, source: str, destination: str
 ) -> None:
     answer = sales.json(
-        "import", "sales", "main", source, destination, "-m", "landing zone", "--meta", "job=7", "--committer", "ann"
+        "import", "sales", "main", source, destination, "-m", "landing zone", "--meta", "job=7", "--by", "ann"
     )
     head = sales.json("log", "sales", "--limit", "1")[0]
     assert (head["message"], head["committer"]) == ("landing zone (1 name of the source was left out)", "ann")

@@ -51,10 +51,10 @@ def test_status_counts_in_grace_what_the_trash_lists(sales: Command, lost_by: tu
     """Also before a reaper comes, and an object once that had two names."""
     if lost_by[0] == "branch":
         sales.ok("reset", "sales", "main", "--yes")
-        sales.ok("reaper", "--once", "--grace-seconds", "0", "--repository", "sales")
+        sales.ok("reaper", "--once", "--grace", "0", "--repository", "sales")
         sales.ok("branch", "create", "sales", "b")
         sales.ok("upload", "sales", "b", "-", "staged", stdin=b"12345")
-        sales.ok("cp", "sales", "b", "staged", "b", "twice")
+        sales.ok("cp", "sales", "b", "staged", "--to", "b", "--as", "twice")
         sales.ok("branch", "delete", "sales", "b", "--yes")
     else:
         sales.ok(*lost_by, *(["--yes"] if lost_by[0] == "reset" else []))
@@ -142,7 +142,7 @@ def test_a_folder_is_uploaded_without_what_the_branch_has(sales: Command, tmp_pa
     os.utime(folder / "a.csv", (1, 1))
     done = sales.json(*words, "--include", "*.csv")
     assert (done["objects"], done["unchanged"]) == (1, 2)
-    assert sales.json(*words, "--include", "*.csv", "--all")["objects"] == 3
+    assert sales.json(*words, "--include", "*.csv", "--unchanged")["objects"] == 3
     assert sales(*words, "--include", "*.none").code == 2
     assert sales("upload", "sales", "main", str(folder / "a.csv"), "x", "--dry-run").code == 2
 

@@ -18,7 +18,7 @@ WAYS: Final = {
     "import --stage": ("import", "--stage", "sales", "main", "s3://b/x", "a.csv", "--size", "1"),
     "link": ("link", "sales", "main", "a.csv"),
     "commit": ("commit", "sales", "main", "-m", "m", "--allow-empty"),
-    "merge": ("merge", "sales", "dev", "main"),
+    "merge": ("merge", "sales", "dev", "--into", "main"),
     "import": ("import", "sales", "main", "{folder}/landing", "in/"),
     "repo create": ("repo", "create", "other"),
 }

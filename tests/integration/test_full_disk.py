@@ -32,7 +32,7 @@ def sales(refstore: Command, disk: Path, monkeypatch: pytest.MonkeyPatch) -> Com
     """The command, with a repository on the small disk: one object committed, two deleted, one of them reaped."""
     monkeypatch.setenv("REFSTORE_DATA", str(disk / "lake"))
     monkeypatch.setenv("REFSTORE_REAPER_RESERVE_MIB", "1")
-    refstore.ok("repo", "create", "sales", "--grace-seconds", "0")
+    refstore.ok("repo", "create", "sales", "--grace", "0")
     refstore.ok("upload", "sales", "main", "-", "kept", stdin=b"k" * MIB)
     refstore.ok("commit", "sales", "main", "-m", "kept")
     for name in ("first", "second"):

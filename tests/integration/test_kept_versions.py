@@ -104,7 +104,7 @@ def delete_one(refstore: Command, where: tuple[str, ...]) -> Any:
 
 def test_what_stays_as_a_version_is_not_counted_as_reclaimed(bucket: KeepingBucket, kv: str, refstore: Command) -> None:
     where = ("--kv", kv, "--objects", bucket.url())
-    refstore.ok("repo", "create", "sales", "--grace-seconds", "0", *where)
+    refstore.ok("repo", "create", "sales", "--grace", "0", *where)
     done = delete_one(refstore, where)
     assert (done["deleted"], done["bytes"], done["kept"], done["kept_bytes"]) == (1, 0, 1, 10)
     assert [each.size_bytes for each in bucket.versions("/data/")] == [10]
@@ -130,7 +130,7 @@ def test_what_stays_as_a_version_is_not_counted_as_reclaimed(bucket: KeepingBuck
 
 def test_a_lock_is_named_and_the_object_counts_as_failed(bucket: KeepingBucket, kv: str, refstore: Command) -> None:
     where = ("--kv", kv, "--objects", bucket.url(DELETE))
-    refstore.ok("repo", "create", "sales", "--grace-seconds", "0", *where)
+    refstore.ok("repo", "create", "sales", "--grace", "0", *where)
     with unchecked_lake(kv, bucket.url(DELETE)) as lake:
         repo = lake.repository("sales")
         repo.upload("main", "a", b"0123456789")

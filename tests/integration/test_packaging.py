@@ -168,7 +168,7 @@ def test_beside_an_application_with_an_api_of_its_own_everything_runs(environmen
     assert str(environment) in run("python", "-c", SDK)
     assert run("refstore", "--version") == f"refstore {refstore.__version__}\n"
     check_serve(environment, names)
-    run("refstore", "reaper", "--once", "--grace-seconds", "0", "--yes")
+    run("refstore", "reaper", "--once", "--grace", "0", "--yes")
     assert json.loads(run("refstore", "--json", "trash", "sales") or "[]") == []
     kv, _ = embedded_urls(environment / "app" / names["REFSTORE_DATA"])
     set_agreed(kv, AT_ONCE)

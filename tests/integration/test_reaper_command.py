@@ -91,7 +91,7 @@ def test_once_deletes_what_is_due_and_says_so(sales: Command) -> None:
     sales.ok("reset", "sales", "main", "--yes")
     first = sales.json("reaper", "--once")
     assert (first["released"], first["emptied"], first["deleted"], first["errors"]) == (3, 3, 0, [])
-    done = sales.json("reaper", "--once", "--grace-seconds", "0")
+    done = sales.json("reaper", "--once", "--grace", "0")
     assert (done["deleted"], done["bytes"]) == (3, 6)
     assert blobs(sales) == set()
 
@@ -118,7 +118,7 @@ def on_a_terminal(refstore: Command, answer: bytes, *args: str) -> tuple[int, by
 
 
 class TestGraceOnATerminal:
-    AT_ONCE = ("reaper", "--once", "--grace-seconds", "0")
+    AT_ONCE = ("reaper", "--once", "--grace", "0")
 
     @pytest.fixture
     def lost(self, sales: Command) -> Command:
@@ -150,15 +150,15 @@ def test_a_dry_run_names_each_address_and_touches_nothing(sales: Command) -> Non
     upload(sales, "main", 3)
     sales.ok("reset", "sales", "main", "--yes")
     before = blobs(sales)
-    planned = sales.json("reaper", "--dry-run", "--grace-seconds", "0")
+    planned = sales.json("reaper", "--dry-run", "--grace", "0")
     assert {row["address"] for row in planned["would_delete"]} == before
     assert {(row["repository"], row["cause"], row["size_bytes"]) for row in planned["would_delete"]} == {
         ("sales", "reset", 2)
     }
     assert blobs(sales) == before
-    people = sales.ok("reaper", "--dry-run", "--grace-seconds", "0")
+    people = sales.ok("reaper", "--dry-run", "--grace", "0")
     assert people.out.count("would delete sales data/") == 3
-    done = sales.json("reaper", "--once", "--grace-seconds", "0")
+    done = sales.json("reaper", "--once", "--grace", "0")
     assert {name: done[name] for name in planned["summary"]} == planned["summary"]
 
 
@@ -166,7 +166,7 @@ def test_only_the_repository_that_is_named(sales: Command) -> None:
     sales.ok("repo", "create", "other")
     upload(sales, "main", 2)
     sales.ok("reset", "sales", "main", "--yes")
-    assert sales.json("reaper", "--once", "--grace-seconds", "0", "--repository", "other")["deleted"] == 0
+    assert sales.json("reaper", "--once", "--grace", "0", "--repository", "other")["deleted"] == 0
     assert len(blobs(sales)) == 2
     unknown = sales("reaper", "--once", "--repository", "nosuch")
     assert unknown.code == 3
@@ -178,7 +178,7 @@ def test_the_breaker_stops_it_status_says_why_and_resume_lets_it_go_on(
     monkeypatch.setenv("REFSTORE_REAPER_BREAKER_FLOOR_OBJECTS", "2")
     upload(sales, "main", 10)
     sales.ok("reset", "sales", "main", "--yes")
-    stopped = sales("reaper", "--once", "--grace-seconds", "0", "--json")
+    stopped = sales("reaper", "--once", "--grace", "0", "--json")
     assert (stopped.code, stopped.json["deleted"], stopped.json["blocked"]) == (4, 0, 1)
     (status,) = sales.json("reaper", "status")["repositories"]
     assert status["stopped"] == "10 objects are due for deletion, of 10 in the repository"
@@ -187,10 +187,10 @@ def test_the_breaker_stops_it_status_says_why_and_resume_lets_it_go_on(
     assert "refstore reaper resume sales" in people
     assert sales("reaper", "resume", "sales").code == 2  # nobody is there to be asked
     assert sales.json("reaper", "resume", "sales", "--count", "4", "--yes")["objects"] == 4
-    partly = sales("reaper", "--once", "--grace-seconds", "0", "--json")
+    partly = sales("reaper", "--once", "--grace", "0", "--json")
     assert (partly.code, partly.json["deleted"]) == (4, 4)
-    sales.ok("reaper", "resume", "sales", "--for", "600", "--yes")
-    assert sales.json("reaper", "--once", "--grace-seconds", "0")["deleted"] == 6
+    sales.ok("reaper", "resume", "sales", "--for", "10m", "--yes")
+    assert sales.json("reaper", "--once", "--grace", "0")["deleted"] == 6
     assert blobs(sales) == set()
 
 
@@ -219,9 +219,9 @@ def test_a_store_that_lets_nobody_in_is_an_operators_to_mend(
 
     with monkeypatch.context() as patch:
         patch.setattr(LocalObjects, "delete_many", refuse)
-        ran = sales("reaper", "--once", "--grace-seconds", "0")
+        ran = sales("reaper", "--once", "--grace", "0")
     assert (ran.code, "Permission denied" in ran.err) == (code, True)
-    assert sales.json("reaper", "--once", "--grace-seconds", "0")["deleted"] == 1
+    assert sales.json("reaper", "--once", "--grace", "0")["deleted"] == 1
 
 
 def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> None:
@@ -231,7 +231,7 @@ def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> No
     assert "it is staged" in sales.ok("why", "sales", address).out
     sales.ok("reset", "sales", "main", "--yes")
     assert sales.json("why", "sales", address)["meaning"].startswith("nothing names it any more")
-    sales.ok("reaper", "--once", "--grace-seconds", "0")
+    sales.ok("reaper", "--once", "--grace", "0")
     found = sales.json("why", "sales", address)
     assert found["state"] == "gone"
     (deletion,) = found["deletions"]
@@ -249,7 +249,7 @@ def test_why_takes_a_path_also_of_what_is_gone(sales: Command) -> None:
     assert (found["ref"], found["path"], found["state"]) == ("team/try", "data/a b.csv", "staged")
     assert found["now"]["address"] == address
     sales.ok("branch", "delete", "sales", "team/try", "--yes")
-    sales.ok("reaper", "--once", "--grace-seconds", "0")
+    sales.ok("reaper", "--once", "--grace", "0")
     found = sales.json("why", *words)
     assert found["state"] == "not there: there is no such branch or ref any more"
     (version,) = found["versions"]
@@ -295,7 +295,7 @@ def test_help_teaches(sales: Command) -> None:
     for word in (
         "--once",
         "--dry-run",
-        "--grace-seconds",
+        "--grace",
         "--repository",
         "--rate",
         "--scrub",
@@ -350,7 +350,7 @@ def test_one_that_is_killed_again_and_again_loses_nothing_and_the_last_one_finis
 
     def finished() -> bool:
         """What the dead had leased is free when their leases run out."""
-        assert sales.json("reaper", "--once", "--grace-seconds", "0")["errors"] == []
+        assert sales.json("reaper", "--once", "--grace", "0")["errors"] == []
         return blobs(sales) == kept and not references(sales)
 
     wait_for(finished)
@@ -367,9 +367,9 @@ def test_what_a_deleted_repository_leaves_can_be_let_go_on_too(sales: Command, m
     monkeypatch.setenv("REFSTORE_REAPER_BREAKER_PER_HOUR", "4")
     upload(sales, "main", 10)
     sales.ok("repo", "delete", "sales", "--yes")
-    assert sales("reaper", "--once", "--grace-seconds", "0").code == 4
-    (status,) = sales.json("reaper", "status", "--repository", "sales")["repositories"]
+    assert sales("reaper", "--once", "--grace", "0").code == 4
+    (status,) = sales.json("reaper", "status", "sales")["repositories"]
     assert status["stopped"]
     sales.ok("reaper", "resume", "sales", "--yes")
-    assert sales.json("reaper", "--once", "--grace-seconds", "0")["deleted"] == 6
+    assert sales.json("reaper", "--once", "--grace", "0")["deleted"] == 6
     assert sales("reaper", "resume", "nosuch", "--yes").code == 3

@@ -33,7 +33,7 @@ ORPHANS = 600
 """As many as the reaper leaves to its worker."""
 
 LINK = ("link", "sales", "dev", "issued", "--token", "none")
-RESTORE = ("restore", "sales", "main", "ids/ids.csv")
+RESTORE = ("restore", "sales", "ids/ids.csv", "--to", "main")
 MAY_REFUSE = (LINK, RESTORE, ("doctor",))
 
 
@@ -146,7 +146,7 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         )
     )
     commands: list[tuple[str, ...]] = [
-        ("repo", "create", "sales", "--grace-seconds", "0"),
+        ("repo", "create", "sales", "--grace", "0"),
         ("upload", "-r", "sales", "main", data, "d/"),
         ("reset", "sales", "main", "--yes"),
         ("reaper", "--once"),
@@ -160,8 +160,8 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         ("ls", "--summarize", "sales", "main"),
         ("cat", "sales", "main", "ids/ids.csv"),
         ("download", "-r", "sales", "main", "ids/"),
-        ("cp", "sales", "main", "ids/ids.csv", "dev", "ids/copy.csv"),
-        ("mv", "sales", "dev", "ids/copy.csv", "ids/moved.csv"),
+        ("cp", "sales", "main", "ids/ids.csv", "--to", "dev", "--as", "ids/copy.csv"),
+        ("mv", "sales", "dev", "ids/copy.csv", "--as", "ids/moved.csv"),
         ("commit", "sales", "dev", "-m", "moved"),
         ("import", "sales", "dev", data, "raw/", "-m", "raw"),
         ("import", "--stage", "sales", "dev", f"{working_folder.data.as_uri()}/001", "one", "--size", "1"),
@@ -174,9 +174,9 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         ("diff", "sales", "main", "dev"),
         ("upload", "sales", "main", f"{data}/001", "b"),
         ("commit", "sales", "main", "-m", "b"),
-        ("cherry-pick", "sales", "dev", "main"),
-        ("revert", "sales", "main", "main"),
-        ("merge", "sales", "dev", "main"),
+        ("cherry-pick", "sales", "main", "--onto", "dev"),
+        ("revert", "sales", "main", "--on", "main"),
+        ("merge", "sales", "dev", "--into", "main"),
         ("trash", "sales"),
         RESTORE,
         ("retention", "set", "sales", f"{data}/rules.json"),

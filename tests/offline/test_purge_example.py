@@ -94,8 +94,8 @@ class TestTheSeedsLayout:
         assert self.guests(world, *every) == [["ann"]] * 4
         refstore.ok("purge", "verify", "sales", "--ids", ids)
         if mode == "keep-history":
-            refstore.ok("revert", "sales", "main", "main")
-            refstore.ok("revert", "sales", "main", "main~2")
+            refstore.ok("revert", "sales", "main", "--on", "main")
+            refstore.ok("revert", "sales", "main~2", "--on", "main")
             assert self.guests(world, *every) == [["bob", "ann"]] * 4
             return
         assert world.repo.get_branch("main").head == before

@@ -47,7 +47,7 @@ def test_what_was_lost_is_put_back_and_deletion_goes_on(losing: Losing, reaped: 
     run.ok("reset", "sales", "main", "--yes")
     losing.copy()
 
-    run.ok("restore", "sales", "main", "b")
+    run.ok("restore", "sales", "b", "--to", "main")
     restored = run.json("commit", "sales", "main", "-m", "restored")["commit"]
     second = losing.commit("main", "c")
     run.ok("tag", "create", "sales", "v1", "main")
@@ -292,7 +292,7 @@ def test_a_kv_made_from_the_object_store_equals_the_lost_one(losing: Losing, rea
     run.ok("branch", "create", "sales", "dev", "--from", "main")
     losing.commit("dev", "b")
     losing.commit("main", "c")
-    run.ok("merge", "sales", "dev", "main", "-m", "merged")
+    run.ok("merge", "sales", "dev", "--into", "main", "-m", "merged")
     run.ok("tag", "create", "sales", "v1", "main~1")
     run.ok("branch", "create", "sales", "gone", "--from", "main")
     run.ok("branch", "delete", "sales", "gone", "--yes")
