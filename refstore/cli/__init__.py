@@ -1,6 +1,6 @@
 """Run the `refstore` command: the table of its commands, and the one place where it starts and ends.
 
-A command is a line in `COMMANDS` below, and stands in the module that `MODULES` says, or in the one that is called like
+A command is a line in `GROUPS` below, and stands in the module that `MODULES` says, or in the one that is called like
 it. If the module's `app` has a command or a group of that name, it runs; otherwise the app is the group. A module is
 imported only when a command of it runs, so `refstore --help` reads these tables only.
 
@@ -27,47 +27,61 @@ from refstore.cli import errors, options
 from refstore.core import python_gc
 from refstore.core.visible_text import make_streams_visible
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "repo": "Create, list, show and delete repositories.",
-    "status": "Show what a repository holds, what waits, and what needs attention.",
-    "branch": "Create, list, delete and reset branches.",
-    "tag": "Create, list and delete tags.",
-    "upload": "Upload a file, standard input or a folder to a branch.",
-    "ls": "List objects, or sum them up by folder.",
-    "stat": "Show one object.",
-    "cat": "Write one object to standard output.",
-    "download": "Download an object, or all below a prefix.",
-    "cp": "Copy an object, across branches too, without reading its data.",
-    "mv": "Rename or move an object.",
-    "rm": "Delete objects on a branch.",
-    "import": "Import a foreign folder or S3 prefix in one commit, without reading its data.",
-    "issue": "Get a physical address to write to by other means.",
-    "link": "Stage what was written to an issued address.",
-    "commit": "Commit what is staged on a branch.",
-    "log": "List a ref's commits.",
-    "show": "Show a commit, its state, and what it changed.",
-    "diff": "List what differs between refs, or what is staged on a branch.",
-    "merge": "Merge a ref into a branch.",
-    "revert": "Undo a commit by a new one.",
-    "cherry-pick": "Apply a commit's changes again on a branch.",
-    "reset": "Discard what is staged on a branch.",
-    "trash": "List lost objects that can still be restored.",
-    "restore": "Restore lost objects: an address, a path, a prefix, a branch.",
-    "retention": "Set and explain how long committed data is kept.",
-    "reaper": "Delete what nothing references any more; its subcommands: status, resume.",
-    "gc": "Delete committed data that has expired, and orphans: run, status, confirm.",
-    "expire": "The nightly job: short for gc run.",
-    "purge": "Remove the rows of given ids from onboarded data sets.",
-    "why": "Explain why an object is still there, or why it was deleted.",
-    "serve": "Serve the HTTP API, which lakeFS's clients know, and reap.",
-    "keys": "Create, list and revoke the access keys of the service.",
-    "kv": "Look into a KV that went back in time; settle it, or make it anew.",
-    "audit": "Show who changed what, when, from where; verify that log.",
-    "config": "Show every setting in force, and where it came from; or the durations of the lake.",
-    "doctor": "Look at stores, settings, clocks, reapers and Java; say what to do.",
-    "completion": "Print the script by which a shell completes commands.",
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Data": {
+        "repo": "Create, list, show and delete repositories.",
+        "status": "Show what a repository holds, what waits, and what needs attention.",
+        "branch": "Create, list and delete branches.",
+        "tag": "Create, list and delete tags.",
+        "upload": "Upload a file, standard input or a folder to a branch.",
+        "ls": "List objects, or sum them up by folder.",
+        "stat": "Show one object.",
+        "cat": "Write one object to standard output.",
+        "download": "Download an object, or all below a prefix.",
+        "cp": "Copy an object, across branches too, without reading its data.",
+        "mv": "Rename or move an object.",
+        "rm": "Delete objects on a branch.",
+        "import": "Import a foreign folder or S3 prefix in one commit, without reading its data.",
+        "issue": "Get a physical address to write to by other means.",
+        "link": "Stage what was written to an issued address.",
+    },
+    "History": {
+        "commit": "Commit what is staged on a branch.",
+        "log": "List a ref's commits.",
+        "show": "Show a commit, its state, and what it changed.",
+        "diff": "List what differs between refs, or what is staged on a branch.",
+        "merge": "Merge a ref into a branch.",
+        "cherry-pick": "Apply a commit's changes again on a branch.",
+    },
+    "Undo": {
+        "reset": "Discard what is staged on a branch.",
+        "revert": "Undo a commit by a new one.",
+        "trash": "List lost objects that can still be restored.",
+        "restore": "Restore lost objects: an address, a path, a prefix, a branch.",
+    },
+    "Deletion": {
+        "retention": "Set and explain how long committed data is kept.",
+        "reaper": "Delete what nothing references any more; its subcommands: status, resume.",
+        "gc": "Delete committed data that has expired, and orphans: run, status, confirm.",
+        "expire": "The nightly job: short for gc run.",
+        "purge": "Remove the rows of given ids from onboarded data sets.",
+        "why": "Explain why an object is still there, or why it was deleted.",
+    },
+    "Service": {
+        "serve": "Serve the HTTP API, which lakeFS's clients know, and reap.",
+        "keys": "Create, list and revoke the access keys of the service.",
+        "config": "Show every setting in force, and where it came from; or the durations of the lake.",
+        "completion": "Print the script by which a shell completes commands.",
+    },
+    "Repair": {
+        "doctor": "Look at stores, settings, clocks, reapers and Java; say what to do.",
+        "audit": "Show who changed what, when, from where; verify that log.",
+        "kv": "Look into a KV that went back in time; settle it, or make it anew.",
+    },
 }
-"""The line of each command in `refstore --help`; its own docstring says more."""
+"""The line of each command in `refstore --help`, by group; its own docstring says more."""
+
+COMMANDS: Final[Mapping[str, str]] = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 MODULES: Final[Mapping[str, str]] = {
     command: module
@@ -93,8 +107,14 @@ class _LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         options.add_to(self)
+        self.epilog = "`refstore COMMAND --help` has examples. docs/commands.md lists all commands and options."
         unloaded: dict[str, Any] = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
         self.commands = unloaded
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # Typer passes it
+        for group, lines in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(list(lines.items()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -161,7 +181,10 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Deletes what a versioned data lake no longer needs, and never what is still named."""
+    """Deletes what a versioned data lake no longer needs, and never what is still named.
+
+    Every command takes the options below, before or after its name.
+    """
 
 
 def run(args: Sequence[str]) -> int:

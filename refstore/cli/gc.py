@@ -455,11 +455,11 @@ def status(
 def lifecycle(
     ctx: typer.Context,
     repo_name: Annotated[
-        str | None, typer.Argument(metavar="[REPO]", help="The repository; or --bucket.", show_default=False)
+        str | None, typer.Argument(metavar="[REPO]", help="The repository; or --whole-bucket.", show_default=False)
     ] = None,
     *,
     bucket: Annotated[
-        bool, typer.Option("--bucket", help="One rule for the whole bucket, which only this lake may use.")
+        bool, typer.Option("--whole-bucket", help="One rule for the whole bucket, which only this lake may use.")
     ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Put the rule into the bucket's configuration.")] = False,
     dry_run: Annotated[
@@ -475,13 +475,13 @@ def lifecycle(
 
     \b
     Example: refstore gc lifecycle sales > lifecycle.json
-             refstore gc lifecycle --bucket --apply
-             refstore gc lifecycle --bucket --dry-run
+             refstore gc lifecycle --whole-bucket --apply
+             refstore gc lifecycle --whole-bucket --dry-run
     """
     from refstore_gc import bucket_lifecycle as rules
 
     if (repo_name is None) != bucket:
-        ctx.fail("name one repository, or give --bucket")
+        ctx.fail("name one repository, or give --whole-bucket")
     with open_lake(ctx) as lake, ExitStack() as stack:
         if repo_name is not None:
             store = lake.repository(repo_name).context.objects

@@ -236,7 +236,7 @@ def rm(
     branch: Branch,
     paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="The paths to delete.")] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Everything that starts with this, instead of PATHs.")
+        str | None, typer.Option(metavar="PREFIX", help="Everything that starts with this, instead of PATHs.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -2,7 +2,8 @@
 log.
 
 They are declared once, on a Typer command that never runs, and its parameters are added to each command as it is
-loaded. Their values go into the invocation (`ctx.obj`), not to the command's function; the last value wins.
+loaded; `refstore --help` alone describes them. Their values go into the invocation (`ctx.obj`), not to the command's
+function; the last value wins.
 """
 
 from __future__ import annotations
@@ -86,7 +87,16 @@ def _make_parameters() -> tuple[Any, ...]:
     """Make the parameters once: typer takes a millisecond for each, and a group has up to thirteen commands."""
     app = typer.Typer(add_completion=False)
     app.command()(_declare)
-    return tuple(parameter for parameter in typer.main.get_command(app).params if parameter.name != "help")
+    made = [parameter for parameter in typer.main.get_command(app).params if parameter.name != "help"]
+    for parameter in made:
+        _describe_once(parameter)
+    return tuple(made)
+
+
+def _describe_once(parameter: Any) -> None:
+    """Describe an option that every command takes in `refstore --help` only."""
+    describe = parameter.get_help_record
+    parameter.get_help_record = lambda ctx: describe(ctx) if ctx.parent is None else None
 
 
 def explain_stray_word(ctx: Any) -> str:
@@ -109,6 +119,7 @@ def add_to(command: TyperCommand | TyperGroup) -> None:
     """
     command.rich_markup_mode = None
     command.params.extend(_make_parameters())
+    command.epilog = "`refstore --help` lists the options of every command, such as --data, --json and --config."
     take_plain_values(command)
     if isinstance(command, TyperGroup):
         for inner in command.commands.values():

@@ -15,14 +15,14 @@ Ref = Annotated[str, typer.Argument(metavar="REF", help="A branch, tag or commit
 MaybeRef = Annotated[str, typer.Argument(metavar="[REF]", help="A branch, tag or commit; default: the default branch.")]
 ObjectPath = Annotated[str, typer.Argument(metavar="PATH", help="The object's path.")]
 MaybePrefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only paths that start with this.")]
-NamePrefix = Annotated[str, typer.Option("--prefix", help="Only names that start with this.")]
+NamePrefix = Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="Only names that start with this.")]
 Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
 Checksum = Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")]
 Limit = Annotated[int, typer.Option("--limit", min=0, metavar="N", help="How many at most; 0: all.")]
 Recursive = Annotated[
     bool, typer.Option("--recursive", "-r", help="The paths are prefixes: take everything that starts with them.")
 ]
-Prefix = Annotated[str, typer.Option(help="Only paths that start with this.")]
+Prefix = Annotated[str, typer.Option(metavar="PREFIX", help="Only paths that start with this.")]
 Repositories = Annotated[
     list[str] | None,
     typer.Option("--repository", metavar="REPO", help="Only this repository; may be given several times."),

@@ -73,7 +73,7 @@ def restore(
     ] = "",
     path: Annotated[str, typer.Option("--as", metavar="PATH", help="With an ADDRESS: its new path.")] = "",
     prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Restore what was lost at paths that start with this.")
+        str | None, typer.Option(metavar="PREFIX", help="Restore what was lost at paths that start with this.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what was written since.")] = False,
     dry_run: Annotated[

@@ -27,7 +27,7 @@ def test_commands_say_who_and_which_command(sales: Command, tmp_path: Path) -> N
     rules = tmp_path / "rules.json"
     rules.write_text('{"default_retention_days": 3}')
     sales.ok("branch", "create", "sales", "dev")
-    sales.ok("tag", "create", "sales", "v1", "main")
+    sales.ok("tag", "create", "sales", "v1", "--from", "main")
     made = sales.ok("keys", "create", "--role", "reader", "--json").json
     sales.ok("keys", "rotate", made["access_key_id"], "--now", "--yes")
     sales.ok("retention", "set", "sales", rules)

@@ -179,7 +179,7 @@ class TestTags:
         put(sales, "main", "a", "1")
         first = commit(sales, "main", "a")
         assert sales.json("tag", "create", "sales", "v1") == {"tag": "v1", "commit": first}
-        sales.ok("tag", "create", "sales", "v0", "main~1")
+        sales.ok("tag", "create", "sales", "v0", "--from", "main~1")
         assert [row["tag"] for row in sales.json("tag", "list", "sales")] == ["v0", "v1"]
         assert sales("tag", "create", "sales", "v1").code == 4
         assert sales.json("tag", "delete", "sales", "v1", "--dry-run") == [{"tag": "v1", "commit": first}]

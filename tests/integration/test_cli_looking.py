@@ -110,7 +110,7 @@ def test_an_unknown_name_gets_a_suggestion(sales: Command) -> None:
     assert "did you mean 'sales'?" in sales("ls", "sale", "main").err
     for words in (("ls", "sales", "mian"), ("gc", "unmark", "sales", "mian")):
         assert "did you mean 'main'?" in sales(*words).err
-    sales.ok("tag", "create", "sales", "v1", "main")
+    sales.ok("tag", "create", "sales", "v1", "--from", "main")
     asked = sales("commit", "sales", "v1", "-m", "to a tag").err
     assert "'v1' is a tag" in asked
     assert "did you mean" not in asked

@@ -154,7 +154,7 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         ("commit", "sales", "main", "-m", "ids"),
         ("status", "sales"),
         ("branch", "create", "sales", "dev"),
-        ("tag", "create", "sales", "v1", "main"),
+        ("tag", "create", "sales", "v1", "--from", "main"),
         ("ls", "sales", "main"),
         ("stat", "sales", "main", "ids/ids.csv"),
         ("ls", "--summarize", "sales", "main"),

@@ -50,7 +50,7 @@ def test_what_was_lost_is_put_back_and_deletion_goes_on(losing: Losing, reaped: 
     run.ok("restore", "sales", "b", "--to", "main")
     restored = run.json("commit", "sales", "main", "-m", "restored")["commit"]
     second = losing.commit("main", "c")
-    run.ok("tag", "create", "sales", "v1", "main")
+    run.ok("tag", "create", "sales", "v1", "--from", "main")
     run.ok("branch", "create", "sales", "dev", "--from", "main")
     third = losing.commit("dev", "d", b"d")
     before = losing.contents()
@@ -96,10 +96,10 @@ def test_a_branch_that_has_moved_elsewhere_stays(losing: Losing) -> None:
     losing.commit("main", "a")
     losing.copy()
     lost = losing.commit("main", "b", b"lost")
-    run.ok("tag", "create", "sales", "v1", lost)
+    run.ok("tag", "create", "sales", "v1", "--from", lost)
     losing.put_back()
     kept = losing.commit("main", "b", b"kept")
-    run.ok("tag", "create", "sales", "v1", kept)
+    run.ok("tag", "create", "sales", "v1", "--from", kept)
     run.ok("kv", "reconcile", "--clients-stopped")
     assert losing.head("main") == kept
     assert losing.head(f"lost/main-{lost[:12]}") == lost
@@ -121,10 +121,10 @@ def test_a_name_of_the_other_kind_stays(losing: Losing) -> None:
     losing.copy()
     run.ok("branch", "create", "sales", "one", "--from", "main")
     lost = losing.commit("one", "b", b"lost")
-    run.ok("tag", "create", "sales", "two", lost)
+    run.ok("tag", "create", "sales", "two", "--from", lost)
     losing.put_back()
     kept = losing.commit("main", "b", b"kept")
-    run.ok("tag", "create", "sales", "one", kept)
+    run.ok("tag", "create", "sales", "one", "--from", kept)
     run.ok("branch", "create", "sales", "two", "--from", "main")
     planned = run.json("kv", "reconcile", "--dry-run")
     assert {(row["kind"], row["name"]): row["outcome"] for row in planned["restored_records"]} == {
@@ -160,7 +160,7 @@ def test_a_tag_beside_a_branch_of_its_name_is_rebuilt_under_another(losing: Losi
 def test_what_was_deleted_stays_deleted_or_counts_as_new(losing: Losing) -> None:
     run = losing.run
     run.ok("branch", "create", "sales", "old", "--from", "main")
-    run.ok("tag", "create", "sales", "t", "main")
+    run.ok("tag", "create", "sales", "t", "--from", "main")
     losing.copy()
     run.ok("branch", "create", "sales", "short", "--from", "main")
     gone = losing.commit("short", "a")
@@ -293,7 +293,7 @@ def test_a_kv_made_from_the_object_store_equals_the_lost_one(losing: Losing, rea
     losing.commit("dev", "b")
     losing.commit("main", "c")
     run.ok("merge", "sales", "dev", "--into", "main", "-m", "merged")
-    run.ok("tag", "create", "sales", "v1", "main~1")
+    run.ok("tag", "create", "sales", "v1", "--from", "main~1")
     run.ok("branch", "create", "sales", "gone", "--from", "main")
     run.ok("branch", "delete", "sales", "gone", "--yes")
     for name in ("other", "deleted"):
@@ -334,7 +334,7 @@ def test_a_lake_without_a_manifest_gets_one(losing: Losing) -> None:
     losing.commit("main", "a")
     run.ok("branch", "create", "sales", "dev", "--from", "main")
     losing.commit("dev", "b")
-    run.ok("tag", "create", "sales", "v1", "dev")
+    run.ok("tag", "create", "sales", "v1", "--from", "dev")
     run.ok("branch", "create", "sales", "gone", "--from", "main")
     gone = losing.commit("gone", "c")
     run.ok("branch", "delete", "sales", "gone", "--yes")

@@ -136,24 +136,24 @@ def test_a_lake_that_is_in_no_bucket_has_no_rule(tmp_path: Path) -> None:
 @pytest.mark.server
 def test_the_command_applies_one_rule_to_the_whole_bucket(shared: Shared, tmp_path: Path, refstore: Command) -> None:
     where = ("--kv", f"sqlite://{tmp_path}/kv.sqlite", "--objects", shared.url)
-    printed = refstore.ok("gc", "lifecycle", "--bucket", *where)
+    printed = refstore.ok("gc", "lifecycle", "--whole-bucket", *where)
     assert json.loads(printed.out) == {"Rules": [LifecycleRule("").document()]}
     assert "whoever set it" in printed.err
     other = {"ID": "somebody-elses", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
     with shared.client() as client:
         client.put_bucket_lifecycle_configuration(Bucket=shared.bucket, LifecycleConfiguration={"Rules": [other]})
-        assert refstore("gc", "lifecycle", "--bucket", "--apply", *where).code == 2, "nobody was asked"
-        would = json.loads(refstore.ok("gc", "lifecycle", "--bucket", "--dry-run", *where).out)
+        assert refstore("gc", "lifecycle", "--whole-bucket", "--apply", *where).code == 2, "nobody was asked"
+        would = json.loads(refstore.ok("gc", "lifecycle", "--whole-bucket", "--dry-run", *where).out)
         assert [each["ID"] for each in would["Rules"]] == ["somebody-elses", "refstore-expire"]
         assert len(client.get_bucket_lifecycle_configuration(Bucket=shared.bucket)["Rules"]) == 1
-        refstore.ok("gc", "lifecycle", "--bucket", "--apply", "--yes", *where)
+        refstore.ok("gc", "lifecycle", "--whole-bucket", "--apply", "--yes", *where)
         refstore.ok("gc", "lifecycle", "sales", "--apply", "--yes", *where)
         ids = [each["ID"] for each in client.get_bucket_lifecycle_configuration(Bucket=shared.bucket)["Rules"]]
     assert ids[:2] == ["somebody-elses", "refstore-expire"]
     assert len(ids) == 3
     shared.put("logs/2026")
-    assert refstore("gc", "lifecycle", "--bucket", "--apply", "--yes", *where).code == 4
-    assert refstore("gc", "lifecycle", "sales", "--bucket", *where).code == 2
+    assert refstore("gc", "lifecycle", "--whole-bucket", "--apply", "--yes", *where).code == 4
+    assert refstore("gc", "lifecycle", "sales", "--whole-bucket", *where).code == 2
     assert refstore("gc", "lifecycle", *where).code == 2
 
 
