@@ -96,7 +96,11 @@ def _make_parameters() -> tuple[Any, ...]:
 def _describe_once(parameter: Any) -> None:
     """Describe an option that every command takes in `refstore --help` only."""
     describe = parameter.get_help_record
-    parameter.get_help_record = lambda ctx: describe(ctx) if ctx.parent is None else None
+
+    def describe_at_root(ctx: Any) -> Any:
+        return describe(ctx) if ctx.parent is None else None
+
+    parameter.get_help_record = describe_at_root
 
 
 def explain_stray_word(ctx: Any) -> str:
