@@ -71,7 +71,7 @@ def emit_summaries(
         print_answer(
             output, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched_reason)}
         )
-        for line in describe_left(report, NAMED_MAX, f"refstore purge report {name} {report.run}"):
+        for line in describe_left(report, NAMED_MAX, f"refstore purge status {name} {report.run}"):
             typer.echo(line, err=True)
 
 

@@ -429,7 +429,8 @@ class TestOtherWriters:
         assert [(sales.folder / "down" / name).read_bytes() for name in ("2", "3")] == [b"2", b"3"]
         assert "'old/1', which lies at ftp://archive/1, was not downloaded" in ran.err
 
-    def test_stage(self, sales: Command) -> None:
+    def test_stage(self, sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REFSTORE_COMMITTER", "ann")
         answer = sales.json("import", "--stage", "sales", "main", "gs://archive/2019.csv", "old", "--size", "12")
         assert answer["address"] == "gs://archive/2019.csv"
         for wrong in (["--stage"], ["--stage", "--size", "1", "-m", "m"], ["--size", "1"]):
