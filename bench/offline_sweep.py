@@ -36,7 +36,6 @@ AT_ONCE: Final = Safety(
     io_timeout_seconds=0,
     clock_skew_seconds=0,
     recheck_after_seconds=0,
-    scrub_after_seconds=0,
 )
 EVERYTHING: Final = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1))
 SLICES: Final = 20

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import refstore
 from bench.measure import Row, Series, at_most, in_turns
 from bench.workshop import Workshop
 
@@ -56,11 +57,7 @@ try:
 finally:
     print(open("/proc/self/status").read())
 """
-SHORT_WAIT: Final = {
-    "REFSTORE_OPERATION_DEADLINE_SECONDS": "3",
-    "REFSTORE_IO_TIMEOUT_SECONDS": "1",
-    "REFSTORE_CLOCK_SKEW_SECONDS": "0",
-}
+SHORT_WAIT: Final = refstore.Safety(operation_deadline_seconds=3, io_timeout_seconds=1, clock_skew_seconds=0)
 """The wait of a marking takes seconds with these, and no processor time."""
 AGED_SECONDS: Final = 3 * 86_400
 EMPTY_APP: Final = "from fastapi import FastAPI\napp = FastAPI()\n@app.get('/')\ndef root() -> dict: return {}\n"
@@ -160,7 +157,9 @@ def _nightly(folder: Path, turns: int, base: Sequence[str]) -> Nightly:
 
     def night(turn: int) -> float:
         lake = folder / str(turn)
-        environ = {**os.environ, **SHORT_WAIT, "REFSTORE_DATA": str(lake)}
+        environ = {**os.environ, "REFSTORE_DATA": str(lake)}
+        with refstore.open(lake, safety=SHORT_WAIT):
+            pass
         _run([sys.executable, "-c", AGED], environ)
         aged = time.time() - AGED_SECONDS
         for file in (lake / "objects").rglob("*"):

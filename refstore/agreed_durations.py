@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from refstore.audit import AuditLog
 from refstore.core import deadline, event_log
 from refstore.core.clock import Clock, format_utc
+from refstore.core.durations import write_duration
 from refstore.core.ids import Ids
 from refstore.core.safety import SHARED, SHORTEST, Safety, is_for_trying
 from refstore.errors import Contention, DurationsDiffer, InvalidSettings
@@ -47,19 +48,19 @@ class AgreedDurations:
         own: Safety,
         *,
         explicit: Mapping[str, str],
-        only_read: bool = False,
+        read_only: bool = False,
     ) -> None:
         """Read the durations; if the KV has none, make this process's own the agreed ones.
 
         `explicit`: the durations of `own` that this process was started with, by name, and where each came from ("" if
-        that is unknown). `only_read`: write nothing. Raises DurationsDiffer, KVUnavailable.
+        that is unknown). `read_only`: write nothing. Raises DurationsDiffer, KVUnavailable.
         """
         self._kv = kv
         self._clock = clock
         self._ids = ids
         self._own = own
         self._explicit = {name: origin for name, origin in explicit.items() if name in SHARED}
-        self._only_read = only_read
+        self._read_only = read_only
         self._lock = threading.Lock()
         self._raw: bytes | None = None
         self._record = DurationsRecord(shared_seconds(own), "", 0)
@@ -92,7 +93,7 @@ class AgreedDurations:
         waits = longest_durations(counting, self._own)
         if waits.objects_io_seconds < self._opened_with:
             raise DurationsDiffer(
-                "io_timeout_seconds was shortened while this process ran, and its connections to the object store "
+                "io_timeout was shortened while this process ran, and its connections to the object store "
                 f"still wait for up to {self._opened_with:g} s instead of {waits.objects_io_seconds:g} s; start the "
                 "process again"
             )
@@ -108,7 +109,7 @@ class AgreedDurations:
         """Read the record. Where there is none, write what this process knows."""
         began_at = self._clock.monotonic_seconds()
         raw = self._kv.get(keys.DURATIONS)
-        if raw is ABSENT and not self._only_read:
+        if raw is ABSENT and not self._read_only:
             raw = self._write_first()
         if isinstance(raw, bytes) and raw != self._raw:
             is_first = self._raw is None
@@ -162,7 +163,8 @@ def change_durations(
     """
     if unknown := sorted(set(new_seconds) - set(SHARED)):
         raise InvalidSettings(
-            f"{', '.join(unknown)}: not a duration that processes agree on; these are {', '.join(SHARED)}"
+            f"{', '.join(map(_public_name, unknown))}: not a duration that processes agree on; these are "
+            f"{', '.join(map(_public_name, SHARED))}"
         )
     record = _decode_record(kv.get(keys.DURATIONS))
     planned = _plan_record(record, clock, ids, new_seconds)
@@ -222,14 +224,13 @@ def _combine_durations(counting: tuple[SharedDurations, ...], own: Safety, pick:
         return tuple(getattr(each, name) for each in counting)
 
     deadlines, io_timeouts = all_of("operation_deadline_seconds"), all_of("io_timeout_seconds")
-    skew, scrub_afters = max(all_of("clock_skew_seconds")), all_of("scrub_after_seconds")
-    recheck = min(scrub_afters) - max(io_timeouts) - skew
+    skew = max(all_of("clock_skew_seconds"))
+    recheck = min(replace(own, **each._asdict()).scrub_after_seconds for each in counting) - max(io_timeouts) - skew
     return replace(
         own,
         operation_deadline_seconds=pick(deadlines),
         io_timeout_seconds=pick(io_timeouts),
         clock_skew_seconds=skew,
-        scrub_after_seconds=max(*scrub_afters, max(deadlines) + max(io_timeouts) + skew),
         issue_seconds=pick(all_of("issue_seconds")),
         recheck_after_seconds=max(0.0, min(own.recheck_after_seconds, recheck)),
     )
@@ -238,7 +239,7 @@ def _combine_durations(counting: tuple[SharedDurations, ...], own: Safety, pick:
 def _plan_record(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: Mapping[str, float]) -> DurationsRecord:
     """Return the record after the change. Raises InvalidSettings."""
     agreed = record.current._replace(**{name: float(value) for name, value in new_seconds.items()})
-    Safety(**agreed._asdict(), recheck_after_seconds=0)  # raises where they contradict each other
+    Safety(**agreed._asdict())  # raises for what is no duration
     if agreed == record.current:
         return record
     if is_for_trying(record.current):
@@ -248,7 +249,11 @@ def _plan_record(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: M
     shortest = {name: min(seconds, getattr(record.current, name)) for name, seconds in SHORTEST.items()}
     if short := [name for name, seconds in shortest.items() if getattr(agreed, name) < seconds]:
         raise InvalidSettings(
-            "; ".join(f"{name} is {new_seconds[name]:g}, and {shortest[name]:g} s is the shortest" for name in short)
+            "; ".join(
+                f"{_public_name(name)} is {write_duration(new_seconds[name])}, and {write_duration(shortest[name])} is "
+                "the shortest"
+                for name in short
+            )
             + ". For trying refstore out, make a new lake with: refstore repo create NAME --for-trying --data DIR"
         )
     now = clock.now_ms()
@@ -294,14 +299,20 @@ def _find_differences(
 
 
 _WHAT_NEXT: Final = (
-    "remove these settings, because a process without them takes what was agreed; or set them to it; or change it for "
-    "all processes with: refstore config --set"
+    "leave them out, because a process without them takes what was agreed; or change it for all processes with: "
+    "refstore config --set"
 )
+
+
+def _public_name(field: str) -> str:
+    """Return the name of a duration for people."""
+    return field.removesuffix("_seconds")
 
 
 def _describe_refusal(differing: Iterable[_Difference]) -> str:
     each = "; ".join(
-        f"{name} is {value:g}{f' ({origin})' if origin else ''}, and the lake's processes have agreed on {agreed:g}"
+        f"{_public_name(name)} is {write_duration(value)}{f' ({origin})' if origin else ''}, and the lake's processes "
+        f"have agreed on {write_duration(agreed)}"
         for name, value, origin, agreed in differing
     )
     return f"this process may not use the lake with durations of its own: {each}; {_WHAT_NEXT}"

@@ -31,6 +31,7 @@ from refstore.errors import (
     Contention,
     CorruptRecord,
     Invalid,
+    LakeReadOnly,
     NotFound,
     RepositoryNotFound,
     Unavailable,
@@ -73,7 +74,7 @@ _log = event_log.get_logger(__name__)
 class Lake:
     """A KV, an object store, and the repositories in them.
 
-    Open a lake with `refstore.open` or `Lake.open`. Close it, or use it as a context manager. Threads may share it.
+    Open a lake with `refstore.open`. Close it, or use it as a context manager. Threads may share it.
     """
 
     kv: KV
@@ -85,11 +86,11 @@ class Lake:
     signing_keys: Sequence[SigningKey] = ()
     open_store: Callable[[str], ObjectStore] = open_objects
     """Opens a store that is there, and makes none."""
-    object_stores: NamedStores = field(default_factory=dict[str, Mapping[str, str]])
-    """How the stores are reached that namespaces name (`object_stores`)."""
+    stores: NamedStores = field(default_factory=dict[str, Mapping[str, str]])
+    """How the stores are reached that namespaces name (`stores`)."""
     id: str = ""
-    """What the KV and the object store say whose they are. '': nobody looked, because `open` did not open this lake; or
-    it is a new one that was opened to read only.
+    """What the KV and the object store say whose they are. '': nobody looked, because `open_lake_at` did not open this
+    lake; or it is a new one that was opened to read only.
     """
     import_from: Sequence[str] = ()
     """URLs of the folders below which foreign objects may be read (the setting `import_from`)."""
@@ -116,72 +117,38 @@ class Lake:
             self.kv, self.clock, self.open_url, prefixes=self.import_from, objects_url=self.objects_url
         )
 
-    @classmethod
-    def open(
-        cls,
-        kv_url: str,
-        objects_url: str,
-        *,
-        safety: Safety | None = None,
-        explicit: Mapping[str, str] | None = None,
-        signing_keys: Sequence[SigningKey] = (),
-        clock: Clock | None = None,
-        import_from: Sequence[str] = (),
-        object_stores: NamedStores | None = None,
-        read_purge_key: Callable[[], bytes | None] = lambda: None,
-        only_read: bool = False,
-        check_identity: bool = True,
-    ) -> Lake:
-        """Open a lake by the URLs of its stores; make it if the KV and the object store are new. Unlike `refstore.open`
-        this looks for no settings. Raises WrongStore (the two belong to different lakes), InvalidSettings,
-        DurationsDiffer, MissingExtra, StoreMisconfigured, KVUnavailable, ObjectsUnavailable.
-
-        `safety`: durations that must be those that the lake's processes have agreed on; by default what they agreed on.
-        `explicit`: the only ones of `safety` that must be, by name, and where each came from. `signing_keys`: the keys
-        that sign the tokens of issued addresses; by default the lake keeps one in the KV. `object_stores`: how the
-        stores are reached that namespaces name, such as {"archive": {"endpoint": "https://..."}}. `only_read`: the
-        caller changes nothing, so write neither id nor durations to a lake that has none yet. `check_identity`: False
-        only for who makes the KV fit the object store. `import_from`: URLs of the folders below which foreign objects
-        may be read. `read_purge_key`: returns the key of the purge when somebody purges.
+    def agree(self, *, explicit: Mapping[str, str], must_exist: bool, read_only: bool, check_identity: bool) -> None:
+        """Look that the KV and the object store belong to one lake, and take the durations that its processes have
+        agreed on. Arguments and errors are those of `open_lake_at`, which calls it.
         """
-        clock = clock or SystemClock()
-        if explicit is None:
-            explicit = dict.fromkeys(SHARED if safety is not None else (), "")
-        own = safety or Safety()
-        lake = cls(
-            open_kv(kv_url, clock=clock, check=deadline.check),
-            objects_url,
-            clock=clock,
-            safety=own,
-            signing_keys=signing_keys,
-            open_store=partial(open_objects, io_timeout_seconds=own.objects_io_seconds),
-            object_stores=object_stores or {},
-            import_from=import_from,
-            read_purge_key=read_purge_key,
+        if must_exist:
+            self._check_exists()
+        if check_identity:
+            self._agree_on_id(read_only=read_only)
+        own = self.safety
+        agreed = self._agreed = AgreedDurations(
+            self.kv, self.clock, self.ids, own, explicit=explicit, read_only=read_only
         )
-        try:
-            if check_identity:
-                lake._agree_on_id(only_read=only_read)
-            agreed = lake._agreed = AgreedDurations(
-                lake.kv, clock, lake.ids, own, explicit=explicit, only_read=only_read
-            )
-            lake.safety = agreed.safety
-            if lake.safety.objects_io_seconds != own.objects_io_seconds:
-                lake._close_stores()
-                lake.open_store = partial(open_objects, io_timeout_seconds=lake.safety.objects_io_seconds)
-        except BaseException:
-            lake.close()
-            raise
-        return lake
+        self.safety = agreed.safety
+        if self.safety.objects_io_seconds != own.objects_io_seconds:
+            self._close_stores()
+            io_seconds = self.safety.objects_io_seconds
+            self.open_store = partial(open_objects, io_timeout_seconds=io_seconds, read_only=read_only)
 
-    def _agree_on_id(self, *, only_read: bool) -> None:
+    def _agree_on_id(self, *, read_only: bool) -> None:
         """Look that the KV and the object store belong to one lake, before anything else is read or written."""
 
         def make_store() -> None:
             make_objects(self.resolve(self.objects_url))
 
         new_id = self.ids.new_id(self.clock.now_ms())
-        self.id = lake_identity.agree_on_id(self.kv, self.own_store, new_id, make_store, only_read=only_read)
+        self.id = lake_identity.agree_on_id(self.kv, self.own_store, new_id, make_store, read_only=read_only)
+
+    def _check_exists(self) -> None:
+        """Raise NotFound if neither the KV nor the object store is of a lake; WrongStore if only one of them is."""
+        if self.kv.get(keys.LAKE) is ABSENT and next(self.repository_records(), None) is None:
+            self._agree_on_id(read_only=True)
+            raise NotFound(f"there is no lake in {redact_url(self.objects_url)}; make it with: refstore.create(...)")
 
     def close(self) -> None:
         """Close the KV, and every store that a repository has opened. Later calls raise LakeClosed."""
@@ -200,18 +167,24 @@ class Lake:
             self._own_store.close()
             self._own_store = None
 
+    def __repr__(self) -> str:
+        return f"<Lake {redact_url(self.objects_url)!r}>"
+
     def __enter__(self) -> Lake:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise Invalid("a lake cannot be pickled or copied: it holds connections; open it again in the other process")
+        raise Invalid(
+            "a lake cannot be pickled or copied, as its URLs may hold secrets; in the other process, open it by "
+            "refstore.open"
+        )
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     def durations(self) -> Durations:
-        """The durations that hold now. A lake that was made without `open` has its own, unchecked ones."""
+        """The durations that hold now. A lake that was made without `open_lake_at` has its own, unchecked ones."""
         return self._agreed or FixedDurations(self.safety)
 
     @property
@@ -230,7 +203,7 @@ class Lake:
 
     def resolve(self, url: str) -> str:
         """Return the URL of a store with the options by which it is reached. Raises InvalidSettings."""
-        return named_stores.resolve_url(url, self.object_stores, self.objects_url)
+        return named_stores.resolve_url(url, self.stores, self.objects_url)
 
     def open_url(self, url: str) -> ObjectStore:
         """Open a store by a URL as settings and records have it. The caller closes it."""
@@ -291,9 +264,7 @@ class Lake:
             raise self._already_exists(checked)
         now = self.clock.now_ms()
         repo = ids.new_repository_id(self.ids, checked, now)
-        url = named_stores.namespace_url(
-            namespace or child(self.objects_url, repo), self.object_stores, self.objects_url
-        )
+        url = named_stores.namespace_url(namespace or child(self.objects_url, repo), self.stores, self.objects_url)
         grace = -1 if grace_seconds is None else grace_seconds
         record = RepositoryRecord(repo, url, branch, now, metadata or {}, grace, 0, "", given_namespace, is_bucket)
         check_new(url, self.objects_url)
@@ -329,7 +300,7 @@ class Lake:
         self.manifest.add_landed(
             RepositoryCreated(checked, repo, encode(landed)), f"repository {checked!r} was created"
         )
-        return Repository(ctx, landed)
+        return Repository(checked, landed, lambda: ctx)
 
     def repository(self, name: str) -> Repository:
         """Return an open repository. Raises RepositoryNotFound."""
@@ -337,7 +308,12 @@ class Lake:
         record = self._find_record(checked)
         if record is None or record.closed_ms:
             raise _not_found(checked, record)
-        return Repository(self.context(checked, record), record)
+        repository = self._repository(checked, record)
+        _ = repository.context  # which raises for a namespace that is not the repository's
+        return repository
+
+    def _repository(self, name: RepositoryName, record: RepositoryRecord) -> Repository:
+        return Repository(name, record, lambda: self.context(name, record))
 
     def _suggest(self, error: NotFound) -> None:
         """Add to the error which repository may be meant."""
@@ -372,8 +348,15 @@ class Lake:
             raise _not_found(checked)
         return self.context(checked, record)
 
-    def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
-        """List the open repositories in order of name."""
+    def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
+        """List the repositories in order of name, after the name `after`. None of their namespaces is opened yet."""
+        for name, record in self.repository_records(prefix=prefix, after=after):
+            yield self._repository(name, record)
+
+    def repository_records(
+        self, *, prefix: str = "", after: str = ""
+    ) -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
+        """List the records of the open repositories, in order of name."""
         for name, record in self.all_repositories(prefix=prefix, after=after):
             if not record.closed_ms:
                 yield name, record
@@ -387,8 +370,8 @@ class Lake:
 
     def set_metadata(
         self, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()
-    ) -> RepositoryRecord:
-        """Change a repository's metadata, and return its record. Raises RepositoryNotFound, Contention, Invalid."""
+    ) -> Mapping[str, str]:
+        """Change a repository's metadata, and return it as it is then. Raises NotFound, Contention, Invalid."""
         checked = ids.repository_name(name)
         key = keys.repository(checked)
         gone = set(remove)
@@ -401,7 +384,7 @@ class Lake:
             user_metadata.check_user_metadata(metadata, f"repository {checked!r}")
             changed = msgspec.structs.replace(record, metadata=metadata)
             if metadata == record.metadata or self.kv.set_if(key, raw, encode(changed)):
-                return changed
+                return metadata
         raise Contention(f"others kept changing repository {name!r}; make the same call again")
 
     def delete_repository(self, name: str) -> None:
@@ -477,7 +460,7 @@ class Lake:
         if objects is None:
             objects = self._stores[record.id] = self._open_namespace(record)
         if self._issuer is None:
-            self._issuer = AddressTokenIssuer(self.current_signing_keys(), self.clock)
+            self._issuer = AddressTokenIssuer(self.current_signing_keys, self.clock)
         shown = (record.given_namespace or objects.url).partition("?")[0].rstrip("/")
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
 
@@ -572,6 +555,8 @@ class Lake:
         try:
             with deadline.lift():
                 yield
+        except LakeReadOnly:
+            return  # nothing was done
         except Exception as error:  # noqa: BLE001  # likewise
             _log.warning(
                 "namespace_not_given_back", repository=repo, namespace=redact_url(url), error=redact_text(repr(error))
@@ -599,6 +584,56 @@ class Lake:
 
             return AlreadyExists(deleted_names.describe_hold(self.context(name, record), record))
         return AlreadyExists(f"repository already exists: {name!r}")
+
+
+def open_lake_at(
+    kv_url: str,
+    objects_url: str,
+    *,
+    safety: Safety | None = None,
+    explicit: Mapping[str, str] | None = None,
+    signing_keys: Sequence[SigningKey] = (),
+    clock: Clock | None = None,
+    import_from: Sequence[str] = (),
+    stores: NamedStores | None = None,
+    must_exist: bool = False,
+    read_purge_key: Callable[[], bytes | None] = lambda: None,
+    read_only: bool = False,
+    check_identity: bool = True,
+) -> Lake:
+    """Open a lake by the URLs of its stores; make it if the KV and the object store are new. Applications open it by
+    `refstore.open`; unlike that, this looks for no settings. Raises WrongStore (the two belong to different lakes),
+    InvalidSettings, DurationsDiffer, MissingExtra, StoreMisconfigured, KVUnavailable, ObjectsUnavailable.
+
+    `safety`: durations that must be those that the lake's processes have agreed on; by default what they agreed on.
+    `explicit`: the only ones of `safety` that must be, by name, and where each came from. `signing_keys`: the keys that
+    sign the tokens of issued addresses; by default the lake keeps one in the KV. `stores`: how the stores are reached
+    that namespaces name, such as {"archive": {"endpoint": "https://..."}}. `must_exist`: raise NotFound if the two have
+    no lake. `read_only`: nothing is written, neither now nor later, and what would write raises LakeReadOnly.
+    `check_identity`: False only for who makes the KV fit the object store. `import_from`: URLs of the folders below
+    which foreign objects may be read. `read_purge_key`: returns the key of the purge when somebody purges.
+    """
+    clock = clock or SystemClock()
+    if explicit is None:
+        explicit = dict.fromkeys(SHARED if safety is not None else (), "")
+    own = safety or Safety()
+    lake = Lake(
+        open_kv(kv_url, clock=clock, check=deadline.check, read_only=read_only),
+        objects_url,
+        clock=clock,
+        safety=own,
+        signing_keys=signing_keys,
+        open_store=partial(open_objects, io_timeout_seconds=own.objects_io_seconds, read_only=read_only),
+        stores=stores or {},
+        import_from=import_from,
+        read_purge_key=read_purge_key,
+    )
+    try:
+        lake.agree(explicit=explicit, must_exist=must_exist, read_only=read_only, check_identity=check_identity)
+    except BaseException:
+        lake.close()
+        raise
+    return lake
 
 
 def _not_found(name: RepositoryName, record: RepositoryRecord | None = None) -> RepositoryNotFound:

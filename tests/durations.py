@@ -4,10 +4,15 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
+import pytest
+
+from examples.demo.short_durations import constants_environment
 from refstore.agreed_durations import shared_seconds
+from refstore.configuration.settings import ApiSettings, ReaperSettings, S3Settings
 from refstore.core import deadline
 from refstore.core.clock import Clock, SystemClock
 from refstore.core.safety import Safety
@@ -22,19 +27,30 @@ AT_ONCE = Safety(
     io_timeout_seconds=0,
     clock_skew_seconds=0,
     recheck_after_seconds=0,
-    scrub_after_seconds=0,
 )
 """Nobody else is at work, so there is nobody to wait for."""
 AT_ONCE_WITHOUT_GRACE = replace(AT_ONCE, grace_seconds=0)
-AT_ONCE_ENVIRONMENT = {f"REFSTORE_{name.upper()}": "0" for name in Safety.__slots__ if getattr(AT_ONCE, name) == 0}
+AT_ONCE_CONSTANTS = {name: 0.0 for name in Safety.__slots__ if getattr(AT_ONCE, name) == 0}
+AT_ONCE_ENVIRONMENT = constants_environment({"Safety": AT_ONCE_CONSTANTS})
 """The same for a process."""
+
+
+def set_constants(monkeypatch: pytest.MonkeyPatch, **constants: Mapping[str, float]) -> None:
+    """Give this process, and those that it starts, other defaults of these classes' fields, such as
+    `Safety={"issue_seconds": 60}`.
+    """
+    for kind in (Safety, ReaperSettings, ApiSettings, S3Settings):
+        for name, value in constants.get(kind.__name__, {}).items():
+            monkeypatch.setitem(cast(Any, kind.__init__).__kwdefaults__, name, value)
+    for name, text in constants_environment(constants).items():
+        monkeypatch.setenv(name, text)
+
 
 COLLECTOR = Safety(
     operation_deadline_seconds=3,
     io_timeout_seconds=1.5,
     clock_skew_seconds=0,
     recheck_after_seconds=2,
-    scrub_after_seconds=5,
     grace_seconds=1,
     issue_seconds=4,
 )
@@ -44,7 +60,6 @@ MAIN_JOB = Safety(
     io_timeout_seconds=3,
     clock_skew_seconds=0,
     recheck_after_seconds=2,
-    scrub_after_seconds=11,
     grace_seconds=1,
     issue_seconds=8,
 )

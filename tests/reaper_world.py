@@ -35,7 +35,7 @@ from tests.kit.clock import FakeClock
 from tests.kit.forwarding import ForwardingKV, ForwardingObjects
 
 GRACE_SECONDS = 3600
-SCRUB_AFTER_SECONDS = 7200
+SCRUB_AFTER_SECONDS = int(Safety().scrub_after_seconds)
 
 
 def never() -> bool:
@@ -133,7 +133,7 @@ class World:
         self.clock = FakeClock()
         self.kv = WatchedKV()
         self.stores: dict[str, WatchedObjects] = {}
-        self.safety = Safety(grace_seconds=GRACE_SECONDS, scrub_after_seconds=SCRUB_AFTER_SECONDS)
+        self.safety = Safety(grace_seconds=GRACE_SECONDS)
         self.lake = Lake(self.kv, "memory://reaper", clock=self.clock, safety=self.safety, open_store=self._open)
         self.repo: Repository = self.lake.create_repository("lake", grace_seconds=grace_seconds)
         self.tuning = _taken(settings, *TUNING)

@@ -343,6 +343,4 @@ class _FormParser:
 
 
 def _too_large_error(bytes_max: int) -> BodyTooLarge:
-    return BodyTooLarge(
-        f"the request's body is larger than {bytes_max} bytes; send less, or, of an object, raise api.upload_bytes_max"
-    )
+    return BodyTooLarge(f"the request's body is larger than {bytes_max} bytes; send less")

@@ -21,7 +21,6 @@ ALONE: Final = Safety(
     io_timeout_seconds=0,
     clock_skew_seconds=0,
     recheck_after_seconds=0,
-    scrub_after_seconds=0,
     grace_seconds=0,
 )
 AT_ONCE: Final = timedelta(0)

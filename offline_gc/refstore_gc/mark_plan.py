@@ -141,7 +141,7 @@ def check_clock(ctx: Context, key: str) -> None:
     if there < before - bound_ms or there > after + bound_ms:
         raise StoreMisconfigured(
             f"the clocks of this machine and of {ctx.objects.url} are {abs(there - before) / 1000:.0f} s apart, and"
-            f" clock_skew_seconds allows for {ctx.waits.clock_skew_seconds:g}; set the clocks right, nothing was "
+            f" clock_skew allows for {ctx.waits.clock_skew_seconds:g}; set the clocks right, nothing was "
             "marked"
         )
 

@@ -91,7 +91,6 @@ def open_lake(
     *,
     create: bool = False,
     only_read: bool = False,
-    check_durations: bool = True,
     check_identity: bool = True,
     allow_foreign: Sequence[str] = (),
     for_trying: bool = False,
@@ -105,18 +104,14 @@ def open_lake(
 
     settings = settings_of(ctx)
     if for_trying:
-        settings = replace(
-            settings,
-            safety=FOR_TRYING,
-            safety_origins=dict.fromkeys(SHARED, "--for-trying"),
-        )
+        settings = replace(settings, safety=FOR_TRYING)
     with (
         act_as(local_actor("cli", ctx.command_path)),
         configured_lake.open_lake(
             settings,
+            explicit=dict.fromkeys(SHARED, "--for-trying") if for_trying else None,
             create=create,
             only_read=only_read,
-            check_durations=check_durations,
             check_identity=check_identity,
             allow_foreign=allow_foreign,
         ) as lake,

@@ -19,7 +19,7 @@ from refstore.cli.files import read_document
 from refstore.cli.gc_job import (
     EngineRequest,
     Job,
-    clear_deleted,
+    clear_all_deleted,
     run_all,
     show_progress,
     sweep_mode,
@@ -41,8 +41,8 @@ from refstore.purge_document.purge_key import read_purge_key
 from refstore.retention.rules import Rules, read_rules, rule_warnings
 
 if TYPE_CHECKING:
-    from refstore.repository import Repository
-    from refstore_gc.run_summary import GcSummary, SweepMode
+    from refstore.lake import Lake
+    from refstore_gc.run_summary import SweepMode
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True)
@@ -53,9 +53,7 @@ ASKING: Final = 4
 FAILED: Final = 5
 """The exit code if the store did not delete everything. The same call tries the rest again."""
 
-MaybeName = Annotated[
-    str | None, typer.Argument(metavar="[REPO]", help="The repository; or --all.", show_default=False)
-]
+MaybeName = Annotated[str | None, typer.Argument(metavar="REPO", help="The repository; or --all.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="Every repository, and the objects of deleted ones.")]
 Only = Annotated[
     Literal["", "mark", "sweep", "index"],
@@ -78,15 +76,18 @@ Grace = Annotated[
     typer.Option(metavar="DURATION", help="Time between mark and sweep, such as 7d; replaces the rules' value."),
 ]
 MinAge = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Ignore younger objects; default: the setting, mostly 1d.")
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="Ignore younger objects; default: 1d, and never below the longest operation."
+    ),
 ]
 ModeOption = Annotated[
     str | None,
     typer.Option(
         "--mode",
         metavar="MODE",
-        help="delete (also tagged objects); or tag, for a bucket's lifecycle rule to delete. Default: delete; of a "
-        "mark that is swept: its own.",
+        help="delete; or tag, for a bucket's lifecycle rule to delete. Default: delete. An earlier mark is swept by "
+        "its own mode, unless --only sweep says another one.",
     ),
 ]
 Share = Annotated[
@@ -96,7 +97,7 @@ Floor = Annotated[int, typer.Option(min=0, metavar="N", help="A mark of fewer ob
 Foreign = Annotated[bool, typer.Option("--foreign", help="Also mark objects in data/ that refstore never wrote.")]
 Full = Annotated[
     bool,
-    typer.Option("--full", help="List and read everything, also what the last run did; write the whole index again."),
+    typer.Option("--full", help="List and read everything, also what the last run did; of the index: write all of it."),
 ]
 FullAfter = Annotated[str, typer.Option(metavar="DURATION", help="Make a full run if the last one is older than this.")]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
@@ -190,7 +191,8 @@ def _check_part(ctx: typer.Context, only: str, *, dry_run: bool) -> None:
         source = ctx.get_parameter_source(parameter.name or "")
         if parameter.name in every - allowed and source is not None and source.name != "DEFAULT":
             what = f"--only {only}" if only else "the whole job"
-            ctx.fail(f"{parameter.opts[0]} is not for {what}{' with --dry-run' if dry_run else ''}")
+            advice = "; add --dry-run" if parameter.name == "rules" and only in ("", "mark") else ""
+            ctx.fail(f"{parameter.opts[0]} is not for {what}{' with --dry-run' if dry_run else ''}{advice}")
     if only == "index" and dry_run:
         ctx.fail("--dry-run is not for --only index, which deletes nothing")
 
@@ -202,8 +204,8 @@ group.command("run")(
     Applying the rules resets entries that were staged longer ago than `uncommitted` allows. With
     allow_deletion_from_latest_view it also removes paths that `all` lets expire from branches, by commits. A repeated
     sweep continues where the last one stopped. Objects that the current rules keep stay, also if the rules were set
-    after the mark. Of a tagged mark it checks which objects the bucket has deleted; with --mode delete it does not wait
-    for the bucket. With --grace 0 the job sweeps the new mark at once.
+    after the mark. Of a tagged mark it checks which objects the bucket has deleted; with --only sweep --mode delete it
+    does not wait for the bucket. With --grace 0 the job sweeps the new mark at once.
 
     --dry-run shows what would be marked, by the repository's rules or those of --rules, and warns of rules that let
     data of the latest view expire. With --only sweep it lists the marks that would be swept.
@@ -244,8 +246,22 @@ def _index(ctx: typer.Context, repo_name: str | None, *, full: bool) -> None:
             emit(ctx, update(repo.context))
         return
     with open_lake(ctx) as lake:
-        names = [name for name, _ in lake.repositories()]
-        emit(ctx, ({"repository": name, **update(lake.repository(name).context)._asdict()} for name in names))
+        rows: list[dict[str, object]] = []
+        troubles: list[tuple[str, RefstoreError]] = []
+        for name in _names(lake, None):
+            try:
+                rows.append({"repository": name, **update(lake.repository(name).context)._asdict()})
+            except RefstoreError as error:  # no index rests on another
+                troubles.append((name, error))
+        emit(ctx, rows)
+        _raise_last(troubles, of_many=True)
+
+
+def _names(lake: Lake, repo_name: str | None) -> list[str]:
+    """Return the repository's name; (None) those of all. Raises RepositoryNotFound."""
+    if repo_name is not None:
+        return [lake.repository(repo_name).name]
+    return [name for name, _ in lake.repository_records()]
 
 
 def _sweep(
@@ -261,41 +277,32 @@ def _sweep(
     if mark_id is not None and repo_name is None:
         ctx.fail("--mark is of one repository; name it instead of --all")
     with open_lake(ctx) as lake:
-        names = [repo_name] if repo_name is not None else [name for name, _ in lake.repositories()]
-        repos = [lake.repository(name) for name in names]
-        chosen = [(repo, each) for repo in repos for each in _marks_to_sweep(repo, mark_id)]
-        if dry_run:
-            emit(
-                ctx, [run_row(marks, marks.runs.get(each)) for repo, each in chosen for marks in (Marks(repo.context),)]
+        from refstore_gc.collection import CollectRequest, run_repositories
+        from refstore_gc.run_context import GcOptions
+
+        names = _names(lake, repo_name)
+        with request.open() as engines, show_progress() as report_progress:
+            asked = CollectRequest(
+                options=GcOptions(),
+                only="sweep",
+                dry_run=dry_run,
+                mark_id=mark_id,
+                mode=mode,
+                report_progress=report_progress,
             )
-            return
-        if not chosen:
+            runs = list(run_repositories(lake, names, engines, asked))
+        done = [each for run in runs for each in run.summaries]
+        troubles = [(each.mark_id or run.repository, each.error) for run in runs for each in run.errors]
+        due = [run_row(Marks(run.repo.context), each) for run in runs if run.repo for each in run.due]
+        if not (dry_run or done or troubles):
             typer.echo(f"Nothing of {repo_name or 'any repository'} is due.", err=True)
-            emit_summaries(invocation_of(ctx).output, [])
-            return
-        done: list[GcSummary] = []
-        troubles: list[tuple[str, RefstoreError]] = []
-        with request.open(settings_of(ctx).offline) as engines, show_progress() as report_progress:
-            from refstore_gc import gc_run
-
-            for repo, each in chosen:
-                try:
-                    done.append(gc_run.sweep(repo.context, engines, each, report_progress, mode=mode))
-                except RefstoreError as error:
-                    troubles.append((each, error))
-        if done or not troubles:
+        if dry_run and (due or not troubles):
+            emit(ctx, due)
+        elif done or not troubles:
             emit_summaries(invocation_of(ctx).output, done)
-        _raise_last(troubles, of_many=len(chosen) > 1)
-        if any(each.sweep is not None and each.sweep.failed_objects for each in done):
+        _raise_last(troubles, of_many=len(done) + len(troubles) > 1)
+        if any(each.failed_objects for each in runs):
             raise typer.Exit(FAILED)
-
-
-def _marks_to_sweep(repo: Repository, mark_id: str | None) -> list[str]:
-    runs = Marks(repo.context).runs
-    if mark_id is not None:
-        return [runs.get(runs.full_id(mark_id)).mark_id]
-    now_ms = repo.context.clock.now_ms()
-    return [each.mark_id for each in runs.scan() if each.is_due(now_ms)]
 
 
 def _other_rules(ctx: typer.Context, repo_name: str | None, file: str) -> Rules:
@@ -305,7 +312,7 @@ def _other_rules(ctx: typer.Context, repo_name: str | None, file: str) -> Rules:
     document = read_document(file)
     rules = read_rules(document).rules
     warn_of(rule_warnings(rules))
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         changes = compare_with_current(repo.context, parse_rules(repo.context, document).rules)
         warn_of(change.text for change in changes)
     return rules
@@ -391,7 +398,7 @@ def stop(
     ctx: typer.Context,
     repo_name: Name,
     run_id: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="The run; default: the only one under way.", show_default=False)
+        str, typer.Argument(metavar="RUN", help="The run; default: the only one under way.", show_default=False)
     ] = "",
     *,
     yes: Yes = False,
@@ -420,7 +427,7 @@ def status(
     ctx: typer.Context,
     repo_name: Name,
     mark_id: Annotated[
-        str, typer.Argument(metavar="[MARK_ID]", help="The report on this mark; last: on the last one.")
+        str, typer.Argument(metavar="MARK_ID", help="The report on this mark; last: on the last one.")
     ] = "",
 ) -> None:
     """List the marks: waiting, due and swept ones. Or report what the run of one marked, and what its sweep deleted.
@@ -433,7 +440,7 @@ def status(
     Example: refstore gc status sales --json
              refstore gc status sales last
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         marks = Marks(repo.context)
         if not mark_id:
             emit(ctx, (run_row(marks, each) for each in marks.runs.scan()))
@@ -455,7 +462,7 @@ def status(
 def lifecycle(
     ctx: typer.Context,
     repo_name: Annotated[
-        str | None, typer.Argument(metavar="[REPO]", help="The repository; or --whole-bucket.", show_default=False)
+        str | None, typer.Argument(metavar="REPO", help="The repository; or --whole-bucket.", show_default=False)
     ] = None,
     *,
     bucket: Annotated[
@@ -516,17 +523,15 @@ def _run(ctx: typer.Context, repo_name: str | None, job: Job, request: EngineReq
     """Run the job once, in one repository, or (None) in all."""
     every = repo_name is None
     with open_lake(ctx) as lake:
-        names = (
-            [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
-        )
+        names = _names(lake, repo_name)
         if job.what != "simulate":
             tell_of_the_wait(lake)
         from refstore.disk_reserves import DiskReserves
 
-        reserves = DiskReserves(lake, settings_of(ctx).reaper.reserve_mib if job.what != "simulate" else 0)
-        with reserves.release(), request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
+        reserves = DiskReserves(lake, settings_of(ctx).reaper.reserve if job.what != "simulate" else 0)
+        with reserves.release(), request.open() as engines, show_progress() as tell:
             ran = run_all(lake, names, job, engines, tell)
-            cleared = clear_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
+            cleared = clear_all_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
         if ran.done or cleared or not ran.troubles:
             emit_summaries(invocation_of(ctx).output, ran.done, cleared, ran.purges)
         _raise_last(ran.troubles, of_many=every)

@@ -21,7 +21,6 @@ from refstore.lake import Lake
 from refstore.repository import Repository
 
 if TYPE_CHECKING:
-    from refstore.configuration.settings import OfflineSettings
     from refstore_gc.engines.choice import EngineOptions, Engines
     from refstore_gc.gc_run import GcOptions
     from refstore_gc.run_progress import StepProgress
@@ -187,15 +186,15 @@ class EngineRequest(NamedTuple):
     """The options of a command that choose an engine."""
 
     choice: str | None
-    """None: as the settings say."""
+    """None: auto."""
     master: str | None
     conf: Sequence[str] | None
 
-    def options(self, settings: OfflineSettings) -> EngineOptions:
+    def options(self) -> EngineOptions:
         """Raises InvalidSettings."""
         from refstore_gc.engines.choice import EngineOptions
 
-        choice = self.choice if self.choice is not None else settings.engine
+        choice = self.choice or "auto"
         if choice != "auto" and choice != "local" and choice != "spark":  # noqa: PLR1714  # the type checker follows it
             raise InvalidSettings(f"{choice!r} is not an engine; use auto, local or spark")
         if self.choice == "local" and (self.master is not None or self.conf):
@@ -213,12 +212,12 @@ class EngineRequest(NamedTuple):
         )
 
     @contextmanager
-    def open(self, settings: OfflineSettings) -> Generator[Engines, None, None]:
+    def open(self) -> Generator[Engines, None, None]:
         """Yield the engines, for a block. Raises InvalidSettings."""
         with python_gc.collect_seldom():  # before the imports, which make many objects
             from refstore_gc.engines.choice import open_engines
 
-            with open_engines(self.options(settings)) as engines:
+            with open_engines(self.options()) as engines:
                 yield engines
 
 

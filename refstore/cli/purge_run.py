@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, settings_of
+from refstore.cli.common import emit, invocation_of, open_lake
 from refstore.cli.confirmation import confirm
 from refstore.cli.files import local_errors
 from refstore.cli.foreign_places import AllowForeign, urls_of
@@ -21,6 +21,7 @@ from refstore.cli.locations import SCHEMES, location
 from refstore.cli.parameters import Conf, EngineOption, Master, Name, Yes
 from refstore.cli.purge_backups import LEFT
 from refstore.cli.purge_report import emit_report
+from refstore.core import python_gc
 from refstore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -165,10 +166,10 @@ def _purge(
         repo = lake.repository(repo_name)
         repo.purge_document()  # before somebody is asked, and an engine is started
         confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
-        with engine.open(settings_of(ctx).offline) as engines, show_progress() as report_progress:
+        with python_gc.collect_seldom(), show_progress() as report_progress:
             if repo.context.read_purge_key() is None:
                 _say("warning: no index and no ledger of ids is kept: purge_key is not set")
-            report = purge(repo, file, engines=engines, report_progress=report_progress, print_notice=_say)
+            report = purge(repo, file, engine=engine.options(), report_progress=report_progress, print_notice=_say)
         emit_report(ctx, report)
     return report
 
@@ -207,7 +208,7 @@ def verify(
     import refstore_purge
 
     with (
-        open_lake(ctx, only_read=True, allow_foreign=urls_of(allow_foreign)) as lake,
+        open_lake(ctx, read_only=True, allow_foreign=urls_of(allow_foreign)) as lake,
         _ids_file(lake, ids) as file,
         local_errors(),
     ):

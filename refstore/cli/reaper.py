@@ -22,8 +22,9 @@ from refstore.cli.common import (
 from refstore.cli.confirmation import confirm
 from refstore.cli.parameters import Name, Repositories, Yes
 from refstore.cli.rows import format_when, seconds_of
-from refstore.configuration.settings import ReaperSettings
+from refstore.configuration.settings import MetricsSettings, ReaperSettings
 from refstore.core import ids
+from refstore.core.units import DAY_SECONDS
 from refstore.errors import RepositoryNotFound
 from refstore_reaper.process_priority import NICE, lowered_priority
 
@@ -70,8 +71,9 @@ def reaper(
         ),
     ] = NICE,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics on loopback.")
+        int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics at this port.")
     ] = None,
+    metrics_host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="And address; else loopback.")] = None,
     yes: Yes = False,
 ) -> None:
     """Delete objects that nothing names any more: for ever, or with --once until nothing is due.
@@ -91,7 +93,7 @@ def reaper(
     """
     if ctx.invoked_subcommand is not None:
         return
-    override_settings(ctx, {"reaper.rate_per_second": rate, "reaper.metrics_port": metrics_port})
+    override_settings(ctx, {"reaper.rate_per_second": rate, "metrics.port": metrics_port, "metrics.host": metrics_host})
     grace_seconds = seconds_of("--grace", grace)
     if grace_seconds is not None and not repositories and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
@@ -107,13 +109,13 @@ def _reap(ctx: typer.Context, settings: ReaperSettings, limits: _Limits, *, once
     """Delete, or say what would be deleted, and report it."""
     if not dry_run:
         warn_of_open_folders(settings_of(ctx))
-    with stopping() as stop, open_lake(ctx, only_read=dry_run) as lake:
+    with stopping() as stop, open_lake(ctx, read_only=dry_run) as lake:
         for name in limits["repositories"]:
             _record_of(lake, name)
         if dry_run:
             done = _dry_run(ctx, lake, settings, limits, stop.is_set)
         else:
-            done = _run(lake, settings, limits, stop.is_set, once=once)
+            done = _run(lake, settings, settings_of(ctx).metrics, limits, stop.is_set, once=once)
     if not dry_run or not invocation_of(ctx).json:
         _report(ctx, done)
     if dry_run and not invocation_of(ctx).json:
@@ -139,7 +141,7 @@ def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> No
 def status(
     ctx: typer.Context,
     repository: Annotated[
-        str | None, typer.Argument(metavar="[REPO]", help="The repository; default: all.", show_default=False)
+        str | None, typer.Argument(metavar="REPO", help="The repository; default: all.", show_default=False)
     ] = None,
 ) -> None:
     """Show the reapers, what waits to be deleted, and where and why hard deletion is stopped.
@@ -151,7 +153,7 @@ def status(
     from refstore_reaper import breaker
     from refstore_reaper.status import read_status
 
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         if repository is not None:
             _record_of(lake, repository)
         shown = read_status(lake, repository=repository)
@@ -231,6 +233,7 @@ def resume(
     """
     from refstore_reaper import breaker
 
+    seconds = seconds_of("--for", duration, least=1, most=30 * DAY_SECONDS)
     with open_lake(ctx) as lake:
         # a deleted repository, too: it is drained only while deletion goes on
         context = lake.context(ids.repository_name(repo_name), _record_of(lake, repo_name))
@@ -241,7 +244,7 @@ def resume(
                 emit(ctx, {"repository": repo_name, "until": None, "objects": None})
             return
         confirm(ctx, f"{reason}; deletion will go on", yes=yes)
-        state = breaker.resume(context, seconds=seconds_of("--for", duration, least=1), objects=count)
+        state = breaker.resume(context, seconds=seconds, objects=count)
         emit(
             ctx,
             {
@@ -261,15 +264,21 @@ class _Limits(TypedDict):
 
 
 def _run(
-    lake: Lake, settings: ReaperSettings, limits: _Limits, should_stop: Callable[[], bool], *, once: bool
+    lake: Lake,
+    settings: ReaperSettings,
+    listening: MetricsSettings,
+    limits: _Limits,
+    should_stop: Callable[[], bool],
+    *,
+    once: bool,
 ) -> PassSummary:
     from refstore_reaper.daemon import Reaper
     from refstore_reaper.reaper_metrics import PrometheusMetrics
 
-    metrics = PrometheusMetrics(settings.metrics_host, settings.metrics_port) if settings.metrics_port else None
+    metrics = PrometheusMetrics(listening.host, listening.port) if listening.port else None
     with (
         closing(metrics) if metrics is not None else nullcontext(),
-        Reaper(lake, settings, **limits, metrics=metrics, reserve_mib=settings.reserve_mib) as running,
+        Reaper(lake, settings, **limits, metrics=metrics, reserve_bytes=settings.reserve) as running,
     ):
         return running.run_once(should_stop) if once else running.run(should_stop)
 

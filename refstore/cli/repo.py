@@ -148,7 +148,7 @@ def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
 
 def _check_new_lake(ctx: typer.Context) -> None:
     """Raise InvalidSettings for a lake that has repositories, or other durations than those for trying."""
-    with open_lake(ctx, create=True, only_read=True, check_durations=False) as lake:
+    with open_lake(ctx, create=True, only_read=True) as lake:
         record = read_record(lake.kv)
         is_new = record is None and next(iter(lake.repositories()), None) is None
         if not is_new and (record is None or not is_for_trying(record.current)):

@@ -205,7 +205,7 @@ class _Sockets(NamedTuple):
 
 def _listen(settings: Settings, bind: Callable[..., socket.socket]) -> _Sockets:
     bound, s3 = bind(settings.api.host, settings.api.port), settings.s3
-    return _Sockets(bound, bind(s3.host or settings.api.host, s3.port, "--s3-port") if s3.port >= 0 else None)
+    return _Sockets(bound, bind(settings.api.host, s3.port, "--s3-port") if s3.port >= 0 else None)
 
 
 def _check_s3(settings: Settings) -> None:

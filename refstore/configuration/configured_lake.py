@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from refstore.configuration.settings import Settings
+from refstore.configuration.settings import KV_FILE, Settings
 from refstore.configuration.settings_loader import LoadedSettings, load_settings
 from refstore.core.file_modes import make_folder
+from refstore.core.suggestions import find_nearest
 from refstore.core.user_folders import config_folder, data_folder
 from refstore.errors import InvalidSettings, NotFound
-from refstore.lake import Lake
-from refstore.purge_document.purge_key import read_purge_key
+from refstore.lake import Lake, open_lake_at
+from refstore.purge_document import purge_key
 
 
 def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> LoadedSettings:
@@ -28,39 +29,55 @@ def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> LoadedS
 def open_lake(
     settings: Settings,
     *,
+    explicit: Mapping[str, str] | None = None,
     create: bool = False,
-    only_read: bool = False,
-    check_durations: bool = True,
+    must_exist: bool = False,
+    read_only: bool = False,
     check_identity: bool = True,
     allow_foreign: Sequence[str] = (),
 ) -> Lake:
-    """Open the lake of the settings. Raises DurationsDiffer, and whatever `Lake.open` raises.
+    """Open the lake of the settings. Raises DurationsDiffer, and whatever `open_lake_at` raises.
 
-    `create`: make the folder of the embedded default if it is missing; otherwise raise NotFound. `only_read`: write
-    nothing, not even the id and the durations of a lake that has none yet. `check_durations`: False only for who shows
-    or changes the agreed durations, whatever its own are. `check_identity`: as in `Lake.open`. `allow_foreign`:
-    URLs of folders below which foreign objects may be read, beside those of the settings.
+    `explicit`: the durations of `settings.safety` that must be those that the lake's processes have agreed on, and
+    where each came from. `create`: make the folder of the embedded default if it is missing; otherwise raise NotFound.
+    `must_exist`: raise NotFound where no lake is, and make none. `read_only`: write nothing, not even the id and the
+    durations of a lake that has none yet; what would write raises LakeReadOnly. `check_identity`: as in `open_lake_at`.
+    `allow_foreign`: URLs of folders below which foreign objects may be read, beside those of the settings.
     """
     if settings.data is not None:
         if create:
             _make_folder(settings.data)
         elif not _is_folder(settings.data):
             raise NotFound(
-                f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME "
-                "--data DIR"
+                f"there is no lake in {settings.data}{_suggest(settings.data)}; make its first repository with: "
+                "refstore repo create NAME --data DIR, or the lake with: refstore.create(...)"
             )
-    return Lake.open(
+        elif must_exist and not (settings.data / KV_FILE).exists():
+            raise NotFound(f"there is no lake in {settings.data}; make it with: refstore.create(...)")
+    may_have_key = settings.data is not None and (not read_only or (settings.data / purge_key.FILE).exists())
+    return open_lake_at(
         settings.kv,
         settings.objects,
         safety=settings.safety,
-        explicit=settings.explicit_safety if check_durations else {},
+        explicit=explicit or {},
         signing_keys=settings.parsed_signing_keys,
         import_from=(*settings.import_from, *allow_foreign),
-        object_stores=settings.named_stores,
-        read_purge_key=partial(read_purge_key, settings.purge_key, settings.data),
-        only_read=only_read,
+        stores=settings.named_stores,
+        must_exist=must_exist,
+        read_purge_key=partial(purge_key.read_purge_key, settings.purge_key, settings.data if may_have_key else None),
+        read_only=read_only,
         check_identity=check_identity,
     )
+
+
+def _suggest(folder: Path) -> str:
+    """Return which lake is near a folder that is not there, as the end of a sentence."""
+    try:
+        lakes = {other.name: other for other in folder.parent.iterdir() if (other / KV_FILE).is_file()}
+    except OSError:
+        return f", nor is there {folder.parent}"
+    near = find_nearest(folder.name, lakes)
+    return f"; did you mean {lakes[near]}?" if near else ""
 
 
 def _make_folder(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The settings of named object stores: how each is reached. There may be any number of them.
 
-    [object_stores.archive]
-    endpoint = "https://s3.example"               REFSTORE_OBJECT_STORES_ARCHIVE_ENDPOINT
+    [stores.archive]
+    endpoint = "https://s3.example"               REFSTORE_STORES_ARCHIVE_ENDPOINT
 
 The URL of a namespace says `?endpoint=archive` (`refstore/objects/named_stores.py`). So the endpoint of a store can
 change without a change of any record.
@@ -16,8 +16,8 @@ from typing import Final, cast
 
 from refstore.errors import InvalidSettings
 
-SECTION: Final = "object_stores"
-VARIABLES: Final = "REFSTORE_OBJECT_STORES_"
+SECTION: Final = "stores"
+VARIABLES: Final = "REFSTORE_STORES_"
 _ENDPOINT: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
 
 
@@ -45,7 +45,7 @@ _SETTING: Final = re.compile(rf"{SECTION}\.([a-z][a-z0-9_]{{0,62}})\.({'|'.join(
 
 
 def is_store_setting(name: str) -> bool:
-    """Return whether the name is that of a setting of a named store, such as `object_stores.archive.endpoint`."""
+    """Return whether the name is that of a setting of a named store, such as `stores.archive.endpoint`."""
     return _SETTING.fullmatch(name) is not None
 
 

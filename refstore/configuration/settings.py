@@ -15,9 +15,10 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin, 
 from urllib.parse import quote
 
 from refstore.configuration.object_store_settings import ObjectStoreSettings
+from refstore.core.durations import write_duration
 from refstore.core.pinned_buckets import parse_pinned_buckets
 from refstore.core.redaction import HIDDEN, redact_url
-from refstore.core.safety import Safety
+from refstore.core.safety import NO_SETTINGS, Safety
 from refstore.core.signing_keys import SigningKey, parse_signing_key
 from refstore.core.units import DAY_SECONDS
 from refstore.errors import Invalid, InvalidSettings
@@ -25,6 +26,8 @@ from refstore.purge_document.purge_key import PURGE_KEY_CHARACTERS
 
 NO_SETTING: Final = "no setting"
 """Marks a field of the dataclasses below that no source may set."""
+DURATION: Final = "_seconds"
+"""The end of the name of a field that is a duration."""
 _BOUNDS: Final = "bounds"
 """The key of a number's least and most value in the metadata of its field."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
@@ -38,7 +41,12 @@ def _number_setting(default: float, least: float, most: float) -> Any:
     return field(default=default, metadata={_BOUNDS: (least, most)})
 
 
-def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | S3Settings) -> None:
+def _constant(default: Any) -> Any:
+    """Declare what nobody would change. Only tests give another value, to the constructor."""
+    return field(default=default, metadata={NO_SETTING: True})
+
+
+def _check_bounds(section: str, settings: ReaperSettings | MetricsSettings | ApiSettings | S3Settings) -> None:
     """Raises InvalidSettings."""
     for entry in fields(settings):
         if _BOUNDS in entry.metadata:
@@ -51,34 +59,48 @@ def _check_bounds(section: str, settings: ReaperSettings | ApiSettings | S3Setti
 class ReaperSettings:
     """Limits of the reaper's time and resources. Safety durations are in `Safety`."""
 
-    pause_seconds: float = _number_setting(10.0, 0.01, DAY_SECONDS)
+    pause_seconds: float = _constant(10.0)
     """The pause between two passes, if the last one has nothing more to do."""
     rate_per_second: float = _number_setting(0.0, 0, 1e9)
-    """How many objects one reaper deletes per second at most. 0: no limit."""
-    lease_seconds: float = _number_setting(60.0, 1, DAY_SECONDS)
+    """How many objects one reaper deletes per second at most. 0: no limit. For a store that also serves readers, and
+    slows down under many deletions.
+    """
+    lease_seconds: float = _constant(60.0)
     """How long the lease of a dead reaper keeps other reapers from its share of the work."""
-    scrub_every_seconds: float = _number_setting(3600.0, 1, 366 * DAY_SECONDS)
+    scrub_every_seconds: float = _constant(3600.0)
     breaker_share: float = _number_setting(0.5, 0, 1)
     """Hard deletion stops when more than this share of a repository's objects is due, unless the repository was
-    deleted. 1: no limit.
+    deleted. 1: no limit. For repositories that are replaced as a whole, such as every night.
     """
-    breaker_floor_objects: int = _number_setting(10_000, 0, 10**15)
+    breaker_floor_objects: int = _constant(10_000)
     """The share is not checked below this number of due objects, because half of a small repository is
     nothing unusual.
     """
     breaker_per_hour: int = _number_setting(1_000_000, 0, 10**15)
-    """Hard deletion stops when more than this is deleted in an hour. 0: no limit."""
+    """Hard deletion stops when more than this is deleted in an hour. 0: no limit. For lakes that delete more than that
+    as a rule.
+    """
     reserve_mib: int = _number_setting(32, 0, 1 << 20)
     """The size in MiB of the file that a reaper keeps on each disk of this machine that has the KV or the objects; on a
     small disk a twentieth of it. When others fill the disk it is given up, so that deletion has the room to begin with.
-    0: none.
+    0: none, such as on a volume with a quota.
     """
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int = _number_setting(0, 0, 65_535)
-    """The port where Prometheus reads metrics. 0: no metrics."""
 
     def __post_init__(self) -> None:
         _check_bounds("reaper", self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Where Prometheus reads the metrics of a reaper that runs by itself. The service has `/metrics` at its port."""
+
+    host: str = "127.0.0.1"
+    """The address to listen at. For a Prometheus on another machine."""
+    port: int = _number_setting(0, 0, 65_535)
+    """The port. 0: no metrics."""
+
+    def __post_init__(self) -> None:
+        _check_bounds("metrics", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +110,22 @@ class ApiSettings:
     host: str = "127.0.0.1"
     port: int = _number_setting(8000, 0, 65_535)
     workers: int = _number_setting(1, 1, 256)
-    """Processes that serve requests. Each has its own connections, and its own count of wrong secrets."""
-    reads_at_once: int = _number_setting(4, 1, 1024)
+    """Processes that serve requests. Each has its own connections, and its own count of wrong secrets. For a machine
+    with several processors.
+    """
+    reads_at_once: int = _constant(4)
     """Expensive reads (listings, logs, diffs, merge bases, explanations of an address) that one process makes at the
     same time, half of them for one access key at most.
     """
     public_url: str = ""
     """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request."""
-    upload_bytes_max: int = _number_setting(5 << 40, 1, 5 << 40)
-    """The largest object; the default is S3's limit."""
-    upload_idle_seconds: float = _number_setting(60.0, 0.1, 3600)
+    upload_bytes_max: int = _constant(5 << 40)
+    """The largest object: S3's limit."""
+    upload_idle_seconds: float = _constant(60.0)
     """An upload that sends nothing for this time is aborted."""
-    idle_seconds: float = _number_setting(60.0, 0.1, 3600)
+    idle_seconds: float = _constant(60.0)
     """A connection without traffic for this time is closed, unless it waits for the service."""
-    connections_max: int = _number_setting(2048, 1, 1_000_000)
+    connections_max: int = _constant(2048)
     """Connections of one process; fewer if it may not open two files for each (`ulimit -n`)."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are trusted. The client's address is the last
@@ -146,18 +170,12 @@ class S3Settings:
 
     port: int = _number_setting(-1, -1, 65_535)
     """The port where S3 clients are answered. -1: none. 0: any port that is free."""
-    host: str = ""
-    """The address to listen at. Empty: as `api.host`."""
     domain: str = ""
     """The domain below which each bucket is a host, as in `bucket.s3.example.org`. Empty: buckets are in the path only.
     """
     buckets: tuple[str, ...] = ()
     """Buckets that are one branch of a repository each, as `NAME=REPOSITORY:BRANCH`: their keys begin without a ref."""
-    create_buckets: bool = False
-    """Whether operators' keys may create a bucket, which is a new repository and its default branch, and delete an
-    empty one.
-    """
-    multipart_seconds: float = _number_setting(float(7 * DAY_SECONDS), 1, 366 * DAY_SECONDS)
+    multipart_seconds: float = _constant(float(7 * DAY_SECONDS))
     """How long an upload in parts may be completed after it was begun. After that its parts are deleted."""
     redirect_reads: bool = False
     """Whether a GET is answered with a redirection to a presigned URL of the object store, where it makes such URLs."""
@@ -178,16 +196,6 @@ class S3Settings:
             parse_pinned_buckets(self.buckets)
         except Invalid as error:
             raise InvalidSettings(f"s3.buckets: {error}") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineSettings:
-    """Settings of the offline job."""
-
-    engine: Literal["auto", "local", "spark"] = "auto"
-    """What the offline job and the purge run on: this machine, Spark, or, with auto, Spark for large runs (if it is
-    installed).
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,21 +225,15 @@ class Settings:
     """
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
     s3: S3Settings = field(default_factory=S3Settings)
-    offline: OfflineSettings = field(default_factory=OfflineSettings)
     log: LogSettings = field(default_factory=LogSettings)
-    object_stores: Mapping[str, ObjectStoreSettings] = field(
+    stores: Mapping[str, ObjectStoreSettings] = field(
         default_factory=dict[str, ObjectStoreSettings], metadata={NO_SETTING: True}
     )
     """How the stores are reached that namespaces name, by name. Their settings have names such as
-    `object_stores.archive.endpoint`.
-    """
-    safety_origins: Mapping[str, str] | None = field(
-        default=None, repr=False, compare=False, metadata={NO_SETTING: True}
-    )
-    """Where each field of `safety` came from that is no default, by name. None: unknown, so what differs from the
-    default was set.
+    `stores.archive.endpoint`.
     """
 
     def __post_init__(self) -> None:
@@ -248,17 +250,9 @@ class Settings:
                 )
 
     @property
-    def explicit_safety(self) -> Mapping[str, str]:
-        """The fields of `safety` that were set, and where, for `Lake.open`."""
-        if self.safety_origins is not None:
-            return self.safety_origins
-        names = (entry.name for entry in fields(Safety))
-        return {name: "" for name in names if getattr(self.safety, name) != getattr(Safety(), name)}
-
-    @property
     def named_stores(self) -> dict[str, Mapping[str, str]]:
         """The options by which each named store is reached."""
-        return {name: store.options for name, store in self.object_stores.items()}
+        return {name: store.options for name, store in self.stores.items()}
 
     @property
     def parsed_signing_keys(self) -> tuple[SigningKey, ...]:
@@ -286,15 +280,21 @@ class Setting(NamedTuple):
     """One row of the table of all settings."""
 
     name: str
-    """The TOML key, such as `kv` or `safety.grace_seconds`."""
+    """The TOML key, such as `kv` or `safety.grace`: that of the field, without the unit of a duration."""
     kind: object
     """The type of its value."""
     default: object
+    field: str
+    """The name of the field in its dataclass."""
 
     @property
     def variable(self) -> str:
-        """The environment variable. Those of safety durations leave out the section: REFSTORE_GRACE_SECONDS."""
-        return ENVIRONMENT_PREFIX + self.name.removeprefix("safety.").replace(".", "_").upper()
+        """The environment variable, such as REFSTORE_SAFETY_GRACE."""
+        return ENVIRONMENT_PREFIX + self.name.replace(".", "_").upper()
+
+    @property
+    def is_duration(self) -> bool:
+        return self.field.endswith(DURATION)
 
     @property
     def is_secret(self) -> bool:
@@ -310,6 +310,8 @@ class Setting(NamedTuple):
             return "a list of kid:secret texts" if self.is_secret else "a list of texts"
         if self.is_secret:
             return f"a text of at least {PURGE_KEY_CHARACTERS} characters"
+        if self.is_duration:
+            return "a duration such as '30s', '15m', '36h' or '7d'"
         return {bool: "true or false", int: "a whole number", float: "a number", Path: "a directory", str: "a text"}[
             cast(type, kind)
         ]
@@ -321,6 +323,8 @@ class Setting(NamedTuple):
             return [f"{key.partition(':')[0]}:{HIDDEN}" for key in cast(tuple[str, ...], value)]
         if self.name in ("kv", "objects"):
             return redact_url(str(value))
+        if self.is_duration:
+            return write_duration(cast(float, value))
         if isinstance(value, tuple):
             return [redact_url(str(item)) for item in cast("tuple[object, ...]", value)]
         return value if isinstance(value, int | float | None) else str(value)
@@ -329,12 +333,14 @@ class Setting(NamedTuple):
 def _table(section: type, prefix: str = "") -> Iterator[Setting]:
     hints = get_type_hints(section)
     for entry in cast(Iterable[Field[object]], fields(section)):
-        if NO_SETTING in entry.metadata:
+        if NO_SETTING in entry.metadata or (section is Safety and entry.name in NO_SETTINGS):
             continue
         if is_dataclass(hints[entry.name]):
             yield from _table(hints[entry.name], f"{entry.name}.")
         else:
-            yield Setting(prefix + entry.name, hints[entry.name], None if entry.default is MISSING else entry.default)
+            name = prefix + entry.name.removesuffix(DURATION)
+            default = None if entry.default is MISSING else entry.default
+            yield Setting(name, hints[entry.name], default, entry.name)
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _table(Settings)}
@@ -342,4 +348,4 @@ SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _
 
 
 def store_setting(name: str) -> Setting:
-    return Setting(name, str, "")
+    return Setting(name, str, "", name.rpartition(".")[2])

@@ -3,7 +3,7 @@
 Every command, and `refstore.open`, finds its values in the same way. The first source that has a value wins:
 
     1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...; the arguments of `refstore.open`
-    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_LEASE_SECONDS, ...
+    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_SAFETY_GRACE, REFSTORE_REAPER_RESERVE_MIB, ...
     3. one TOML file          --config, REFSTORE_CONFIG, or that of the user's configuration directory; never two merged
     4. the default
 
@@ -43,7 +43,9 @@ from refstore.configuration.settings import (
     store_setting,
 )
 from refstore.configuration.settings_file import CONFIG, CONFIG_VARIABLE, SettingsFile, read_settings_file
+from refstore.core.durations import read_duration
 from refstore.core.redaction import redact_url
+from refstore.core.safety import LONGEST_SECONDS
 from refstore.core.suggestions import find_nearest
 from refstore.errors import InvalidSettings
 
@@ -88,7 +90,7 @@ class SettingRow(NamedTuple):
 class LoadedSettings:
     settings: Settings
     origins: Mapping[str, Origin]
-    """By setting name, such as `reaper.lease_seconds`, for every setting."""
+    """By setting name, such as `reaper.reserve_mib`, for every setting."""
     file: SettingsFile
     """The TOML file that was read."""
     warnings: tuple[str, ...]
@@ -104,9 +106,10 @@ class LoadedSettings:
             yield SettingRow(name, setting.display_value(self.value(name)), str(self.origins[name]))
 
     def value(self, name: str) -> object:
-        """Return the value of a setting, such as `data` or `reaper.lease_seconds`."""
+        """Return the value of a setting, such as `data` or `reaper.reserve_mib`."""
         current: object = self.settings
-        for part in name.split("."):
+        section, _, last = name.rpartition(".")
+        for part in (*filter(None, section.split(".")), SETTINGS[name].field if name in SETTINGS else last):
             is_table = isinstance(current, Mapping)
             current = cast("Mapping[str, object]", current)[part] if is_table else getattr(current, part)
         return current
@@ -203,6 +206,8 @@ def _convert_value(setting: Setting, value: object, origin: Origin) -> object:
     """
     if get_origin(setting.kind) is tuple and isinstance(value, str) and origin.kind != "file":
         value = re.split(r"[,\s]+", value.strip(", \t\n"))
+    if setting.is_duration:
+        return read_duration(f"{setting.name} ({origin})", value, most=LONGEST_SECONDS)
     try:
         if Path in get_args(setting.kind) and isinstance(value, str | Path):
             return Path(value)
@@ -256,19 +261,13 @@ _EXAMPLES: Final = {
 
 def _build_settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> Settings:
     """Make the settings of values that have the types of their fields. Raises InvalidSettings."""
-    safety_origins = {
-        _last_part(name): str(origin)
-        for name, origin in origins.items()
-        if name.startswith("safety.") and origin.kind != "default"
-    }
 
     def section(name: str) -> dict[str, Any]:
-        return {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
+        return {SETTINGS[key].field: value for key, value in values.items() if key.startswith(f"{name}.")}
 
     try:
         return Settings(
-            object_stores=build_object_stores(values),
-            safety_origins=safety_origins,
+            stores=build_object_stores(values),
             **{name: kind(**section(name)) for name, kind in SECTIONS.items()},
             **{name: value for name, value in values.items() if "." not in name},
         )

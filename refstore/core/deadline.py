@@ -66,7 +66,7 @@ def check() -> None:
             )
         raise DeadlineExceeded(
             f"the operation did not end within its deadline of {standing.seconds:g} s; what it wrote is safe, and it "
-            "may be made again, in smaller parts or with a larger operation_deadline_seconds on every process"
+            "may be made again, in smaller parts or after: refstore durations set operation_deadline=..."
         )
 
 

@@ -28,6 +28,18 @@ def parse_duration(name: str, text: str, *, least: float = 1.0, most: float = 36
     return seconds
 
 
+def read_duration(name: str, value: object, *, least: float = 0.0, most: float) -> float:
+    """Return the seconds of what a program or a file gives: a `timedelta`, or a text as `parse_duration` reads it.
+
+    Raises InvalidSettings.
+    """
+    if isinstance(value, timedelta):
+        value = f"{value.total_seconds():f}s"
+    if not isinstance(value, str):
+        raise InvalidSettings(f"{name} is {value!r}; it must be a duration, such as '30s', '15m', '36h' or '7d'")
+    return parse_duration(name, value, least=least, most=most)
+
+
 def write_duration(seconds: float | timedelta) -> str:
     """Return a duration in the largest unit in which it is a whole number, such as `36h`; as `parse_duration` reads."""
     value = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds

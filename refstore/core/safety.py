@@ -8,16 +8,17 @@ processes rely on those in `SHARED`. All processes that share a KV run with the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Protocol, get_args
 
+from refstore.core.durations import read_duration
 from refstore.core.units import DAY_SECONDS
 from refstore.errors import InvalidSettings
 
 IO_SECONDS_MIN: Final = 15.0
 """The shortest time for a request to a store across a network; a smaller setting is for tests and demonstrations."""
 
-
+LONGEST_SECONDS: Final = 10.0 * 366 * DAY_SECONDS
 SIGNED_SECONDS: Final = 900
 """How long a signed URL of an object reads, as lakeFS has it by default. No setting, because other processes rely on
 it: what a purge has replaced goes later.
@@ -28,12 +29,16 @@ SHARED: Final = (
     "operation_deadline_seconds",
     "io_timeout_seconds",
     "clock_skew_seconds",
-    "scrub_after_seconds",
     "issue_seconds",
 )
-"""The fields of `Safety` that other processes rely on. The rest is a process's own: `recheck_after_seconds` only has to
-be short enough for the agreed `scrub_after_seconds`, and `grace_seconds` protects a convenience, not data.
+"""The fields of `Safety` that other processes rely on. They are no settings: the lake has them. The rest is a process's
+own: `recheck_after_seconds` only has to be short enough for the derived `scrub_after_seconds`, and
+`grace_seconds` protects a convenience, not data.
 """
+
+
+NO_SETTINGS: Final = frozenset({*SHARED, "recheck_after_seconds"})
+"""The fields of `Safety` that no file and no variable sets."""
 
 
 SHORTEST: Final[Mapping[str, float]] = {
@@ -60,9 +65,9 @@ class Safety:
     clock_skew_seconds: float = 60.0
     """How far the clocks of two machines may be apart."""
     recheck_after_seconds: float = 60.0
-    """An upload that took longer re-checks its reference before its entry is written (rule 11)."""
-    scrub_after_seconds: float = 7200.0
-    """The scrubber touches only keys unchanged for this long (rule 9): longer than the longest operation."""
+    """An upload that took longer re-checks its reference before its entry is written (rule 11). It is never longer than
+    what the scrubber leaves time for.
+    """
     grace_seconds: float = float(DAY_SECONDS)
     """How long an address stays after it lost its last reference, so that `restore` can take it back (rule 8)."""
     issue_seconds: float = 3600.0
@@ -78,14 +83,18 @@ class Safety:
     """
 
     @property
+    def scrub_after_seconds(self) -> float:
+        """The scrubber touches only keys unchanged for this long (rule 9): longer than the longest operation."""
+        return self.operation_deadline_seconds + self.io_timeout_seconds + 2 * self.clock_skew_seconds
+
+    @property
     def objects_io_seconds(self) -> float:
         """How long a request to the object store may take, from the service, the reaper and the offline job alike."""
         return max(self.io_timeout_seconds, IO_SECONDS_MIN)
 
     def operations_end_ms(self, seen_ms: int) -> int:
         """Return when the operations have ended that began before this time, by whatever clock."""
-        longest = self.operation_deadline_seconds + self.io_timeout_seconds + 2 * self.clock_skew_seconds
-        return seen_ms + int(longest * 1000)
+        return seen_ms + int(self.scrub_after_seconds * 1000)
 
     def __post_init__(self) -> None:
         if self.witness not in get_args(WitnessMode):
@@ -98,20 +107,27 @@ class Safety:
             value = getattr(self, name)
             if name in ("witness", "copy_linked"):
                 continue
-            if not 0 <= value < 10 * 366 * DAY_SECONDS:
+            if not 0 <= value <= LONGEST_SECONDS:
                 raise InvalidSettings(f"{name} is {value!r}; it must be a number of seconds between 0 and ten years")
-        longest = self.operation_deadline_seconds + self.io_timeout_seconds + self.clock_skew_seconds
-        if self.scrub_after_seconds < longest:
-            raise InvalidSettings(
-                f"scrub_after_seconds ({self.scrub_after_seconds:g}) must be at least operation_deadline_seconds + "
-                f"io_timeout_seconds + clock_skew_seconds ({longest:g}); otherwise the scrubber could take what a "
-                "running operation still needs"
-            )
-        if self.recheck_after_seconds + self.io_timeout_seconds + self.clock_skew_seconds > self.scrub_after_seconds:
-            raise InvalidSettings(
-                "recheck_after_seconds + io_timeout_seconds + clock_skew_seconds must not exceed scrub_after_seconds;"
-                " otherwise an upload could miss that its reference was scrubbed"
-            )
+        longest = self.operation_deadline_seconds + self.clock_skew_seconds
+        if self.recheck_after_seconds > longest:
+            object.__setattr__(self, "recheck_after_seconds", longest)
+
+    def with_given(self, given: Mapping[str, object]) -> Safety:
+        """Return these durations with others, by names without their unit: `{"grace": timedelta(hours=2)}` or `"2h"`.
+
+        Raises InvalidSettings.
+        """
+        fields = {name.removesuffix("_seconds"): name for name in self.__slots__ if name != "recheck_after_seconds"}
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in fields:
+                raise InvalidSettings(f"safety has no {name!r}; it has {', '.join(fields)}")
+            field, seconds = fields[name], value
+            if field.endswith("_seconds"):
+                seconds = read_duration(f"safety.{name}", value, most=LONGEST_SECONDS)
+            values[field] = seconds
+        return replace(self, **values)
 
 
 class Durations(Protocol):
@@ -153,7 +169,6 @@ FOR_TRYING: Final = Safety(
     io_timeout_seconds=5,
     clock_skew_seconds=1,
     recheck_after_seconds=0,
-    scrub_after_seconds=30,
     issue_seconds=60,
 )
 """The durations of a lake that is made for trying out refstore: a mark and its sweep take half a minute. Slower

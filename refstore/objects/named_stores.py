@@ -3,7 +3,7 @@
 A namespace's URL stays in the KV and in the manifest for years, and the endpoint of its store changes meanwhile. So the
 URL of a namespace has no endpoint:
 
-    s3://bucket/prefix?endpoint=archive    reached as the settings `object_stores.archive` say
+    s3://bucket/prefix?endpoint=archive    reached as the settings `stores.archive` say
     s3://bucket/prefix                     reached as the lake's own objects are, where those are in S3
 
 The URL of the lake's own objects is a setting itself, and may have an endpoint (`?endpoint=https://...`) or a name.
@@ -41,7 +41,7 @@ def resolve_url(url: str, named: NamedStores, lake_url: str) -> str:
     if name not in named:
         raise InvalidSettings(
             f"{redact_url(url)!r} names the object store {name[:80]!r}, which has no settings here; set "
-            f"object_stores.{name[:80]}.endpoint to the endpoint of its S3 service"
+            f"stores.{name[:80]}.endpoint to the endpoint of its S3 service"
         )
     options = {option: value for option, value in parsed.options.items() if option != "endpoint"}
     return _add_default_options(parsed._replace(options=options), named[name]).text()
@@ -60,7 +60,7 @@ def namespace_url(url: str, named: NamedStores, lake_url: str) -> str:
         if own.scheme != "s3" or connection != _connection_options(own):
             raise InvalidName(
                 f"{redact_url(url)[:200]!r} has an endpoint; name it in the settings "
-                "(object_stores.NAME.endpoint), and write ?endpoint=NAME, so that it can change"
+                "(stores.NAME.endpoint), and write ?endpoint=NAME, so that it can change"
             )
         options = {name: value for name, value in parsed.options.items() if name not in CONNECTION_OPTIONS}
         return parsed._replace(options=options).text()

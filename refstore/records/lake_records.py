@@ -82,7 +82,6 @@ class SharedDurations(NamedTuple):
     operation_deadline_seconds: float
     io_timeout_seconds: float
     clock_skew_seconds: float
-    scrub_after_seconds: float
     issue_seconds: float
 
 

@@ -26,7 +26,7 @@ class RepositoryRecord(Record, frozen=True, tag=40):
     given_namespace: str = ""
     """The namespace as a lakeFS client gave it (`local://...`), shown by the API instead of the URL; '': none."""
     is_bucket: bool = False
-    """Whether an S3 client created it as a bucket, which is its default branch (`s3.create_buckets`)."""
+    """Whether an S3 client created it as a bucket, which is its default branch."""
 
 
 class ClearedRepository(Record, frozen=True, tag=45):

@@ -76,7 +76,6 @@ async def create_bucket(request: S3Request) -> Response:
     location = {"Location": f"/{request.bucket_name}"}
     if await _is_there(request):
         return Response(headers=location)
-    _check_setting(request)
     name, buckets = request.bucket_name, request.gateway.buckets
     request.check_role(Role.OPERATOR, None)
     if name.endswith("-"):
@@ -101,8 +100,7 @@ async def create_bucket(request: S3Request) -> Response:
 
 
 async def delete_bucket(request: S3Request) -> Response:
-    """Delete the repository of a bucket in which nothing names an object."""
-    _check_setting(request)
+    """Delete the repository of a bucket that an S3 client created, if nothing in it names an object."""
     bucket = await request.find_bucket(Role.OPERATOR)
     buckets = request.gateway.buckets
     if buckets.is_set(bucket.name, request.principal):
@@ -112,6 +110,8 @@ async def delete_bucket(request: S3Request) -> Response:
         )
 
     def delete(repo: Repository) -> None:
+        if not repo.record.is_bucket:
+            raise S3Error("AccessDenied", f"no S3 client created {bucket.name!r}; it is deleted as a repository")
         if names_objects(repo.context):
             raise S3Error(
                 "BucketNotEmpty", f"a commit or a branch of {bucket.name!r} names objects; they would be deleted"
@@ -131,11 +131,3 @@ async def _is_there(request: S3Request) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _check_setting(request: S3Request) -> None:
-    if not request.gateway.settings.create_buckets:
-        raise S3Error(
-            "NotImplemented",
-            "S3 clients create and delete no buckets here (s3.create_buckets is off); create a repository instead",
-        )

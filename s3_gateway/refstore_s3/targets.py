@@ -4,8 +4,7 @@ A bucket is a repository, and its keys are `REF/PATH`. In the ref of a key, `%2F
 one branch, and its keys are paths.
 
 Buckets are pinned by an access key, for those who use it; and for all by a setting: `s3.buckets` names their branches,
-and with `s3.create_buckets` a bucket that an S3 client created is its repository's default branch. That is kept in the
-repository's record, and counts only while the setting is on.
+and a bucket that an S3 client created is its repository's default branch, which is kept in the repository's record.
 """
 
 from __future__ import annotations
@@ -90,7 +89,6 @@ class BucketLookup:
 
     def __init__(self, service: Service, settings: S3Settings) -> None:
         self._service = service
-        self._is_created_pinned = settings.create_buckets
         self._pinned = {name: S3Bucket(*each) for name, each in parse_pinned_buckets(settings.buckets).items()}
         self._found: OrderedDict[str, tuple[S3Bucket, float]] = OrderedDict()
 
@@ -113,7 +111,7 @@ class BucketLookup:
         RepositoryNotFound.
         """
         name = parsed.name
-        if not self._is_created_pinned or parsed.branch:
+        if parsed.branch:
             return parsed
         found, until = self._found.get(name, (None, 0.0))
         if found is None or time.monotonic() >= until:
@@ -152,5 +150,4 @@ class BucketLookup:
         return self._make(name, self._service.lake.repository(name).record)
 
     def _make(self, name: str, record: RepositoryRecord) -> S3Bucket:
-        is_pinned = self._is_created_pinned and record.is_bucket
-        return S3Bucket(name, name, record.default_branch if is_pinned else "")
+        return S3Bucket(name, name, record.default_branch if record.is_bucket else "")

@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from examples.demo.short_durations import constants_environment
 from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.errors import AlreadyExists, Conflict
 from refstore.lake import Lake
@@ -41,9 +42,10 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("limited")
     (folder / "lake").mkdir()
     environment = {
-        "REFSTORE_API_UPLOAD_BYTES_MAX": str(UPLOAD_BYTES_MAX),
-        "REFSTORE_API_UPLOAD_IDLE_SECONDS": str(IDLE_SECONDS),
-        "REFSTORE_GRACE_SECONDS": "0",
+        "REFSTORE_SAFETY_GRACE": "0",
+        **constants_environment(
+            {"ApiSettings": {"upload_bytes_max": UPLOAD_BYTES_MAX, "upload_idle_seconds": IDLE_SECONDS}}
+        ),
     }
     with serving(folder, *embedded_urls(folder / "lake"), "--no-reaper", environment=environment) as running:
         with running.open() as lake:

@@ -20,6 +20,7 @@ import httpx
 import pytest
 import uvicorn
 
+from examples.demo.short_durations import constants_environment
 from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_http.connection_slots import (
@@ -51,10 +52,7 @@ CHUNKED: Final = (
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("attacked")
     (folder / "lake").mkdir()
-    environment = {
-        "REFSTORE_API_IDLE_SECONDS": "1",
-        "REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX),
-    }
+    environment = constants_environment({"ApiSettings": {"idle_seconds": 1, "connections_max": CONNECTIONS_MAX}})
     with serving(folder, *embedded_urls(folder / "lake"), "--no-reaper", environment=environment) as running:
         yield running
 

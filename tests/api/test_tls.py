@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from lakefs.client import Client
 
+from examples.demo.short_durations import constants_environment
 from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_api.server import ApiServer
@@ -101,7 +102,7 @@ def served_pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def secure(tmp_path_factory: pytest.TempPathFactory, served_pair: Pair) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("secure")
     (folder / "lake").mkdir()
-    environment = {"REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX)}
+    environment = constants_environment({"ApiSettings": {"connections_max": CONNECTIONS_MAX}})
     with serving(folder, *embedded_urls(folder / "lake"), *arguments(served_pair), environment=environment) as running:
         yield running
 

@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import refstore
+from examples.demo.short_durations import constants_environment
 from refstore import cli
 from refstore.cli.options import Invocation
 from refstore.core.safety import FOR_TRYING, SHARED
@@ -224,8 +225,9 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "REFSTORE_API_PORT": str(port),
-        **{f"REFSTORE_{name.upper()}": str(getattr(FOR_TRYING, name)) for name in SHARED},
-        "REFSTORE_RECHECK_AFTER_SECONDS": "5",
+        **constants_environment(
+            {"Safety": {**{name: getattr(FOR_TRYING, name) for name in SHARED}, "recheck_after_seconds": 5}}
+        ),
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

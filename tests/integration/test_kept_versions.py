@@ -209,7 +209,7 @@ def test_a_reaper_warns_once_of_each_bucket_that_keeps_versions(bucket: KeepingB
 
     with S3FaultProxy(bucket.server.endpoint, plan) as proxy:
         elsewhere = {"elsewhere": {"endpoint": proxy.endpoint, "region": "us-east-1"}}
-        with Lake.open(kv, bucket.url(), clock=SkippingClock(), object_stores=elsewhere) as lake:
+        with Lake.open(kv, bucket.url(), clock=SkippingClock(), stores=elsewhere) as lake:
             lake.create_repository("here")
             lake.create_repository("there", namespace=f"s3://{bucket.name}/there?endpoint=elsewhere")
             with Reaper(lake, ReaperSettings()) as reaper, collecting_events() as events:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.short_durations import constants_environment
 from refstore.errors import ObjectsRefused, RefstoreError, StoreMisconfigured
 from refstore.lake import Lake
 from refstore.objects.local import LocalObjects
@@ -25,12 +26,12 @@ from refstore.records import keys
 from refstore.records.branch_records import CommittedTokens
 from refstore.records.encoding import encode
 from tests.commands import Command
+from tests.durations import set_constants
 
 FAST = {
-    "REFSTORE_GRACE_SECONDS": "0",
-    "REFSTORE_REAPER_PAUSE_SECONDS": "0.1",
-    "REFSTORE_REAPER_LEASE_SECONDS": "2",
+    "REFSTORE_SAFETY_GRACE": "0",
     "REFSTORE_REAPER_BREAKER_SHARE": "1",
+    **constants_environment({"ReaperSettings": {"pause_seconds": 0.1, "lease_seconds": 2}}),
 }
 PATIENCE_SECONDS = 60
 
@@ -175,7 +176,7 @@ def test_only_the_repository_that_is_named(sales: Command) -> None:
 def test_the_breaker_stops_it_status_says_why_and_resume_lets_it_go_on(
     sales: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("REFSTORE_REAPER_BREAKER_FLOOR_OBJECTS", "2")
+    set_constants(monkeypatch, ReaperSettings={"breaker_floor_objects": 2})
     upload(sales, "main", 10)
     sales.ok("reset", "sales", "main", "--yes")
     stopped = sales("reaper", "--once", "--grace", "0", "--json")

@@ -55,7 +55,6 @@ NO_AGES: Final = Safety(
     io_timeout_seconds=0,
     clock_skew_seconds=0,
     recheck_after_seconds=0,
-    scrub_after_seconds=0.0001,
     grace_seconds=0,
     issue_seconds=3600,
 )

@@ -12,7 +12,7 @@ from refstore.errors import Gone, RunStopped
 from refstore.gc_marks import Marks
 from refstore.monitoring.run_control import RunControl
 from tests.commands import Command
-from tests.durations import AT_ONCE_ENVIRONMENT
+from tests.durations import AT_ONCE_CONSTANTS, set_constants
 from tests.offline.world import World
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def lake(refstore: Command, engines: Engines, monkeypatch: pytest.MonkeyPatch) -
     """Two commits, of which the first has expired; nobody else is at work there, so there is nobody to wait for."""
     world = World(refstore.folder / "lake")
     world.let_one_expire()
-    for name, value in AT_ONCE_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+    set_constants(monkeypatch, Safety=AT_ONCE_CONSTANTS)
     return world
 
 

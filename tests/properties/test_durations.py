@@ -130,8 +130,7 @@ def durations(draw: st.DrawFn) -> SharedDurations:
     deadline = draw(st.sampled_from([60.0, 100.0, 1000.0, 5000.0]))
     io_timeout = draw(st.sampled_from([15.0, 20.0, 300.0]))
     skew = draw(st.sampled_from([APART_SECONDS, 100.0]))
-    scrub_after = deadline + io_timeout + skew + draw(st.sampled_from([0.0, 500.0]))
-    return SharedDurations(deadline, io_timeout, skew, scrub_after, draw(st.sampled_from([1.0, 900.0, 6000.0])))
+    return SharedDurations(deadline, io_timeout, skew, draw(st.sampled_from([1.0, 900.0, 6000.0])))
 
 
 PROCESS = st.integers(0, PROCESSES - 1)

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
+from examples.demo.short_durations import constants_environment
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from tests.api.test_limits import wait_until
@@ -32,11 +33,8 @@ ATTACKER: Final = "127.0.0.66"
 @pytest.fixture(scope="module")
 def http_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
     """One of its own, with small limits, which still runs when all attacks are over."""
-    environment = {
-        "REFSTORE_API_IDLE_SECONDS": str(IDLE_SECONDS),
-        "REFSTORE_API_UPLOAD_IDLE_SECONDS": str(IDLE_SECONDS),
-        "REFSTORE_API_CONNECTIONS_MAX": str(CONNECTIONS_MAX),
-    }
+    idle = {"idle_seconds": IDLE_SECONDS, "upload_idle_seconds": IDLE_SECONDS}
+    environment = constants_environment({"ApiSettings": {**idle, "connections_max": CONNECTIONS_MAX}})
     with serving_s3(tmp_path_factory.mktemp("attacked"), environment=environment) as service:
         yield service
         assert service.running.process.poll() is None

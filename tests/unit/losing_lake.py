@@ -12,15 +12,13 @@ from refstore.configuration.settings import embedded_urls
 from refstore.lake import Lake
 from refstore.records import keys
 from tests.commands import Command
+from tests.durations import set_constants
 
 SHORT = {
-    "REFSTORE_OPERATION_DEADLINE_SECONDS": "3",
-    "REFSTORE_IO_TIMEOUT_SECONDS": "0.1",
-    "REFSTORE_CLOCK_SKEW_SECONDS": "0",
-    "REFSTORE_RECHECK_AFTER_SECONDS": "0.1",
-    "REFSTORE_SCRUB_AFTER_SECONDS": "3.5",
-    "REFSTORE_GRACE_SECONDS": "0",
-    "REFSTORE_REAPER_BREAKER_SHARE": "1",
+    "operation_deadline_seconds": 3,
+    "io_timeout_seconds": 0.1,
+    "clock_skew_seconds": 0,
+    "recheck_after_seconds": 0.1,
 }
 
 
@@ -75,7 +73,8 @@ class Losing:
 
 def make_losing_lake(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> Losing:
     """Make a lake with a repository `sales` and short waits."""
-    for name, value in SHORT.items():
-        monkeypatch.setenv(name, value)
+    set_constants(monkeypatch, Safety=SHORT)
+    monkeypatch.setenv("REFSTORE_SAFETY_GRACE", "0")
+    monkeypatch.setenv("REFSTORE_REAPER_BREAKER_SHARE", "1")
     refstore.ok("repo", "create", "sales")
     return Losing(refstore)

@@ -13,7 +13,7 @@ from refstore.core.ids import RandomIds
 from refstore.core.safety import SHARED, Safety
 from refstore.errors import CorruptRecord, DurationsDiffer, InvalidSettings
 from refstore.kv.base import ABSENT, Key
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore_http.http_errors import STATUS
@@ -34,11 +34,11 @@ class World:
         self.kv = CountingKV()
         self.clock = FakeClock()
 
-    def process(self, own: Safety | None = None, *, only_read: bool = False, **explicit: str) -> AgreedDurations:
+    def process(self, own: Safety | None = None, *, read_only: bool = False, **explicit: str) -> AgreedDurations:
         """Start a process. `explicit`: where its settings came from; all of `own`, if nothing is said."""
         given = explicit or dict.fromkeys(SHARED if own is not None else (), "")
         own = own or Safety()
-        return AgreedDurations(self.kv, self.clock, RandomIds(), own, explicit=given, only_read=only_read)
+        return AgreedDurations(self.kv, self.clock, RandomIds(), own, explicit=given, read_only=read_only)
 
     def change(self, **seconds: float) -> int:
         return change_durations(self.kv, self.clock, RandomIds(), NoAudit(), seconds).until_ms
@@ -78,17 +78,17 @@ def test_an_upload_checks_again_early_enough_for_the_agreed_scrubber(world: Worl
 def test_a_process_with_other_durations_is_refused_with_each_of_them(world: World) -> None:
     world.process()
     with pytest.raises(DurationsDiffer) as refused:
-        world.process(MAIN_JOB, operation_deadline_seconds="environment X", scrub_after_seconds="", grace_seconds="y")
+        world.process(MAIN_JOB, operation_deadline_seconds="argument X", clock_skew_seconds="", grace_seconds="y")
     assert str(refused.value) == (
-        "this process may not use the lake with durations of its own: operation_deadline_seconds is 8 (environment X), "
-        "and the lake's processes have agreed on 3600; scrub_after_seconds is 11, and the lake's processes have agreed "
-        "on 7200; remove these settings, because a process without them takes what was agreed; or set them to it; or "
-        "change it for all processes with: refstore config --set"
+        "this process may not use the lake with durations of its own: operation_deadline is 8s (argument X), and the "
+        "lake's processes have agreed on 1h; clock_skew is 0, and the lake's processes have agreed on 1m; leave them "
+        "out, because a process without them takes what was agreed; or change it for all processes with: refstore "
+        "config --set"
     )
 
 
 def test_who_only_reads_decides_nothing(world: World) -> None:
-    reading = world.process(MAIN_JOB, only_read=True)
+    reading = world.process(MAIN_JOB, read_only=True)
     assert reading.safety == MAIN_JOB
     assert read_record(world.kv) is None
     world.process()
@@ -139,7 +139,7 @@ def test_until_a_change_is_over_operations_are_shorter_and_waits_longer(world: W
     for process in (running, world.process()):
         assert process.safety.operation_deadline_seconds == process.safety.issue_seconds == min(3600, seconds)
         assert process.waits.operation_deadline_seconds == process.waits.issue_seconds == max(3600, seconds)
-        assert process.safety.scrub_after_seconds == process.waits.scrub_after_seconds == 7200
+        assert process.waits.scrub_after_seconds == max(3600, seconds) + 60 + 2 * 60
     skew_ms = int(running.safety.clock_skew_seconds * 1000)
     world.clock.advance((until_ms + skew_ms - 1 - world.clock.now_ms()) / 1000)
     assert running.waits.operation_deadline_seconds == max(3600, seconds)
@@ -157,9 +157,9 @@ def test_a_change_lasts_until_the_last_operation_of_a_process_that_has_not_read_
 
 def test_an_age_for_the_scrubber_covers_whatever_may_run_meanwhile(world: World) -> None:
     """Of both durations neither was long enough for the deadline of one and the requests of the other."""
-    world.process(Safety(operation_deadline_seconds=1000, io_timeout_seconds=10, scrub_after_seconds=1120))
+    world.process(Safety(operation_deadline_seconds=1000, io_timeout_seconds=10))
     world.change(operation_deadline_seconds=60, io_timeout_seconds=1000)
-    assert world.process().waits.scrub_after_seconds == 1000 + 1000 + 60
+    assert world.process().waits.scrub_after_seconds == 1000 + 1000 + 2 * 60
 
 
 def test_a_process_may_start_with_either_until_the_change_is_over(world: World) -> None:
@@ -168,7 +168,7 @@ def test_a_process_may_start_with_either_until_the_change_is_over(world: World) 
     new = Safety(issue_seconds=60)
     assert world.process(Safety()).safety == world.process(new).safety
     world.pass_change()
-    with pytest.raises(DurationsDiffer, match=r"issue_seconds is 3600, and .* agreed on 60"):
+    with pytest.raises(DurationsDiffer, match=r"issue is 1h, and .* agreed on 1m"):
         world.process(Safety())
     assert world.process(new).safety.issue_seconds == 60
     assert old.safety.issue_seconds == 60, "one that runs needs no new start"
@@ -206,10 +206,9 @@ def test_the_same_durations_are_no_change(world: World) -> None:
 @pytest.mark.parametrize(
     ("seconds", "message"),
     [
-        ({"operation_deadline_seconds": 9000.0}, "scrub_after_seconds .7200. must be at least"),
         ({"issue_seconds": -1.0}, "issue_seconds is -1.0"),
         ({"issue_seconds": float("nan")}, "issue_seconds is nan"),
-        ({"grace_seconds": 1.0}, "grace_seconds: not a duration that processes agree on; these are operation_deadline"),
+        ({"grace_seconds": 1.0}, "grace: not a duration that processes agree on; these are operation_deadline"),
     ],
 )
 def test_what_cannot_be_agreed_on(world: World, seconds: dict[str, float], message: str) -> None:
@@ -258,33 +257,33 @@ def test_longer_requests_need_none(world: World) -> None:
 def test_a_lake_works_with_what_was_agreed(tmp_path: Path) -> None:
     kv, objects = embedded_urls(tmp_path)
     clock = FakeClock()
-    with Lake.open(kv, objects, safety=MAIN_JOB, clock=clock) as first:
+    with open_lake_at(kv, objects, safety=MAIN_JOB, clock=clock) as first:
         first.create_repository("sales")
         assert first.kv.get(keys.DURATIONS) is not ABSENT
-    with Lake.open(kv, objects, clock=clock) as lake:
+    with open_lake_at(kv, objects, clock=clock) as lake:
         ctx = lake.repository("sales").context
         assert ctx.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
-        longer = {"operation_deadline_seconds": 60, "scrub_after_seconds": 100}
+        longer = {"operation_deadline_seconds": 60}
         change_durations(lake.kv, clock, lake.ids, lake.audit, longer)
         clock.advance(REREAD_SECONDS)
         assert ctx.waits.operation_deadline_seconds == 60
         assert ctx.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
-    with pytest.raises(DurationsDiffer, match="io_timeout_seconds is 60"):
-        Lake.open(kv, objects, safety=Safety(), clock=clock)
+    with pytest.raises(DurationsDiffer, match="io_timeout is 1m"):
+        open_lake_at(kv, objects, safety=Safety(), clock=clock)
 
 
 def test_a_lake_from_before_the_record_gets_one_from_its_next_process(tmp_path: Path) -> None:
     kv, objects = embedded_urls(tmp_path)
-    with Lake.open(kv, objects, safety=MAIN_JOB) as lake:
+    with open_lake_at(kv, objects, safety=MAIN_JOB) as lake:
         lake.create_repository("sales").upload("main", "a", b"1")
         lake.kv.delete(keys.DURATIONS)  # as if it had been made before
-    with Lake.open(kv, objects, only_read=True) as reading:
+    with open_lake_at(kv, objects, read_only=True) as reading:
         assert reading.repository("sales").read("main", "a") == b"1"
         assert read_record(reading.kv) is None
-    with Lake.open(kv, objects, safety=MAIN_JOB) as lake:
+    with open_lake_at(kv, objects, safety=MAIN_JOB) as lake:
         record = read_record(lake.kv)
     assert record is not None
-    assert record.current.scrub_after_seconds == MAIN_JOB.scrub_after_seconds
+    assert record.current.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
 
 
 def test_a_running_reaper_waits_longer_from_its_next_pass_on(tmp_path: Path) -> None:
@@ -292,22 +291,22 @@ def test_a_running_reaper_waits_longer_from_its_next_pass_on(tmp_path: Path) -> 
     kv, objects = embedded_urls(tmp_path)
     clock = FakeClock()
     with (
-        Lake.open(kv, objects, safety=MAIN_JOB, clock=clock) as lake,
-        Lake.open(kv, objects, clock=clock) as other,
+        open_lake_at(kv, objects, safety=MAIN_JOB, clock=clock) as lake,
+        open_lake_at(kv, objects, clock=clock) as other,
         Reaper(lake, ReaperSettings(), asynchronous=False) as reaper,
     ):
         repo = lake.create_repository("sales")
         ctx = repo.context
-        change_durations(other.kv, clock, other.ids, other.audit, {"scrub_after_seconds": 5000})
+        change_durations(other.kv, clock, other.ids, other.audit, {"operation_deadline_seconds": 5000})
         reaper.run_passes(lambda: False)
-        assert ctx.waits.scrub_after_seconds == 5000, "it has read the change, in less than a minute"
+        assert ctx.waits.scrub_after_seconds == 5000 + 3, "it has read the change, in less than a minute"
 
 
 def test_a_reaper_ends_when_it_may_not_work_any_more(tmp_path: Path) -> None:
     kv, objects = embedded_urls(tmp_path)
     clock = FakeClock()
     with (
-        Lake.open(kv, objects, clock=clock) as lake,
+        open_lake_at(kv, objects, clock=clock) as lake,
         Reaper(lake, ReaperSettings(), asynchronous=False) as reaper,
     ):
         lake.create_repository("sales")

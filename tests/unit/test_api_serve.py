@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from examples.demo.short_durations import constants_environment
 from refstore.cli import serve
 from refstore.configuration.settings import Settings, embedded_urls
 from refstore.core.file_modes import make_folder
@@ -387,7 +388,11 @@ def test_a_reaper_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("workers", [1, 2])
 def test_metrics_of_the_service_hold_those_of_its_reaper(tmp_path: Path, workers: int) -> None:
     with serving(
-        tmp_path, "--workers", str(workers), REFSTORE_GRACE_SECONDS="1", REFSTORE_REAPER_PAUSE_SECONDS="0.1"
+        tmp_path,
+        "--workers",
+        str(workers),
+        REFSTORE_SAFETY_GRACE="1s",
+        **constants_environment({"ReaperSettings": {"pause_seconds": 0.1}}),
     ) as service:
         url, key = service.url, first_key(service.said)
         assert key is not None
@@ -426,8 +431,8 @@ def test_a_redis_that_may_evict_by_now_is_noticed_while_the_service_runs(tmp_pat
     with RedisServer(tmp_path / "redis") as server, contextlib.closing(server.client()) as redis:
         own = stores | {
             "REFSTORE_KV": server.url,
-            "REFSTORE_GRACE_SECONDS": "0",
-            "REFSTORE_REAPER_PAUSE_SECONDS": "0.2",
+            "REFSTORE_SAFETY_GRACE": "0",
+            **constants_environment({"ReaperSettings": {"pause_seconds": 0.2}}),
         }
         frozen = FakeClock(
             time.time_ns() // 1_000_000

@@ -175,13 +175,13 @@ class TestConfig:
             assert "k1:***" in outcome.out
 
     def test_a_mistyped_variable_is_warned_of(self, refstore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("REFSTORE_GRACE_SECOND", "1")
+        monkeypatch.setenv("REFSTORE_SAFETY_GRACES", "1s")
         outcome = refstore("config")
         assert (outcome.code, outcome.err) == (
             0,
             (
-                "refstore: warning: REFSTORE_GRACE_SECOND is not a setting and has no effect; did you mean "
-                "REFSTORE_GRACE_SECONDS?\n"
+                "refstore: warning: REFSTORE_SAFETY_GRACES is not a setting and has no effect; did you mean "
+                "REFSTORE_SAFETY_GRACE?\n"
             ),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from examples.demo.short_durations import REAPER, SAFETY, environment
 from examples.demo.source_files import SIZE_BYTES_MAX, choose_files
 from refstore.configuration.settings_loader import load_settings
 from refstore.errors import Invalid
+from tests.durations import set_constants
 
 
 def report(kind: Kind, branch: str, **sources: str) -> Report:
@@ -91,9 +93,11 @@ class TestSourceFiles:
 
 
 def test_a_process_finds_these_stores_and_durations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REFSTORE_GRACE_SECONDS", "99")
+    monkeypatch.setenv("REFSTORE_SAFETY_GRACE", "99s")
     monkeypatch.setenv("REFSTORE_DATA", "/elsewhere")
-    found = load_settings({}, environment({"kv": "redis://h/0", "objects": "s3://b/p"}), default_data=tmp_path).settings
+    own = environment({"kv": "redis://h/0", "objects": "s3://b/p"})
+    set_constants(monkeypatch, **json.loads(own["SHORT_CONSTANTS"]))
+    found = load_settings({}, own, default_data=tmp_path).settings
     assert (found.kv, found.objects, found.data) == ("redis://h/0", "s3://b/p", None)
     assert (found.safety, found.reaper) == (SAFETY, REAPER)
     found = load_settings({}, environment({"data": str(tmp_path)}), default_data=Path("/nowhere")).settings

@@ -236,7 +236,7 @@ def test_a_lost_repository_is_put_back(losing: Losing) -> None:
 def test_what_was_linked_is_staged_again_where_links_are_witnessed(
     losing: Losing, monkeypatch: pytest.MonkeyPatch, written_since: bool
 ) -> None:
-    monkeypatch.setenv("REFSTORE_WITNESS", "always")
+    monkeypatch.setenv("REFSTORE_SAFETY_WITNESS", "always")
     run = losing.run
     losing.commit("main", "first")
     run.ok("reaper", "--once")

@@ -28,7 +28,6 @@ QUICK = Safety(
     io_timeout_seconds=5,
     clock_skew_seconds=5,
     recheck_after_seconds=5,
-    scrub_after_seconds=60,
 )
 """A run that waits for less than a minute does not beat."""
 

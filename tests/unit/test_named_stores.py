@@ -53,10 +53,10 @@ def test_a_record_has_no_endpoint(url: str, recorded: str) -> None:
 
 
 def test_what_no_setting_names_is_refused_with_what_to_set() -> None:
-    with pytest.raises(InvalidName, match=r"object_stores\.NAME\.endpoint"):
+    with pytest.raises(InvalidName, match=r"stores\.NAME\.endpoint"):
         namespace_url("s3://b/p?endpoint=http://127.0.0.1:1", NAMED, OWN)
     for call in (resolve_url, namespace_url):
-        with pytest.raises(InvalidSettings, match=r"object_stores\.attic\.endpoint"):
+        with pytest.raises(InvalidSettings, match=r"stores\.attic\.endpoint"):
             call("s3://b/p?endpoint=attic", NAMED, OWN)
 
 
@@ -70,7 +70,7 @@ def test_a_changed_endpoint_is_used_only_where_the_repository_is(
     def open_lake(endpoint: str, lake_endpoint: str = moto_s3_server.endpoint) -> Lake:
         objects = own.replace(moto_s3_server.endpoint, lake_endpoint)
         stores = {"archive": {"endpoint": endpoint, "region": "us-east-1"}}
-        return refstore.open(kv=f"sqlite://{tmp_path}/kv.sqlite", objects=objects, object_stores=stores)
+        return refstore.open(kv=f"sqlite://{tmp_path}/kv.sqlite", objects=objects, stores=stores)
 
     with open_lake(moto_s3_server.endpoint) as lake:
         lake.create_repository("beside").upload("main", "a", b"1")
@@ -103,31 +103,31 @@ def load_stores(
 
 def test_each_setting_of_a_store_comes_from_the_first_source_that_has_it() -> None:
     loaded = load_stores(
-        {"REFSTORE_OBJECT_STORES_COLD_ARCHIVE_ENDPOINT": "https://environment", "REFSTORE_OBJECT_STORES_B_REGION": "x"},
-        {"object_stores.cold_archive.profile": "p"},
-        "[object_stores.cold_archive]\nendpoint = 'https://file'\nregion = 'eu'\nprofile = 'file'\n",
+        {"REFSTORE_STORES_COLD_ARCHIVE_ENDPOINT": "https://environment", "REFSTORE_STORES_B_REGION": "x"},
+        {"stores.cold_archive.profile": "p"},
+        "[stores.cold_archive]\nendpoint = 'https://file'\nregion = 'eu'\nprofile = 'file'\n",
     )
     assert loaded.settings.named_stores == {
         "b": {"region": "x"},
         "cold_archive": {"endpoint": "https://environment", "region": "eu", "profile": "p"},
     }
     rows = {row.setting: (row.value, row.origin.split()[0]) for row in loaded.rows()}
-    assert rows["object_stores.cold_archive.endpoint"] == ("https://environment", "environment")
-    assert rows["object_stores.cold_archive.profile"] == ("p", "command")
+    assert rows["stores.cold_archive.endpoint"] == ("https://environment", "environment")
+    assert rows["stores.cold_archive.profile"] == ("p", "command")
     assert not loaded.warnings
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[object_stores.a]\nendpoint = 'localhost:9000'\n", "must be a URL"),
-        ("[object_stores.a]\nendpoint = 'https://user:secret@host'\n", "without credentials"),
-        ("[object_stores.a]\nendpoint = 7\n", "it must be a text"),
-        ("[object_stores.a]\nendpint = 'https://host'\n", "its settings are endpoint, region"),
-        ("[object_stores.A-B]\nendpoint = 'https://host'\n", "lower-case letters"),
-        ("[object_stores.a]\naddressing = 'other'\n", "use one of them"),
-        ("[object_stores]\na = 'https://host'\n", r"write \[object_stores.a\]"),
-        ("object_stores = 'https://host'\n", r"write \[object_stores.NAME\]"),
+        ("[stores.a]\nendpoint = 'localhost:9000'\n", "must be a URL"),
+        ("[stores.a]\nendpoint = 'https://user:secret@host'\n", "without credentials"),
+        ("[stores.a]\nendpoint = 7\n", "it must be a text"),
+        ("[stores.a]\nendpint = 'https://host'\n", "its settings are endpoint, region"),
+        ("[stores.A-B]\nendpoint = 'https://host'\n", "lower-case letters"),
+        ("[stores.a]\naddressing = 'other'\n", "use one of them"),
+        ("[stores]\na = 'https://host'\n", r"write \[stores.a\]"),
+        ("stores = 'https://host'\n", r"write \[stores.NAME\]"),
     ],
 )
 def test_a_wrong_setting_is_refused(text: str, reason: str) -> None:
@@ -137,7 +137,7 @@ def test_a_wrong_setting_is_refused(text: str, reason: str) -> None:
 
 
 def test_a_variable_that_names_no_setting_of_a_store_is_told() -> None:
-    (warning,) = load_stores({"REFSTORE_OBJECT_STORES_ARCHIVE_ENDPONT": "https://host"}).warnings
-    assert "REFSTORE_OBJECT_STORES_ARCHIVE_ENDPONT is not a setting" in warning
+    (warning,) = load_stores({"REFSTORE_STORES_ARCHIVE_ENDPONT": "https://host"}).warnings
+    assert "REFSTORE_STORES_ARCHIVE_ENDPONT is not a setting" in warning
     with pytest.raises(InvalidSettings, match="is not a setting"):
-        load_stores(flags={"object_stores.a.endpont": "https://host"})
+        load_stores(flags={"stores.a.endpont": "https://host"})

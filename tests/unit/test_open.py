@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,49 +93,50 @@ def test_signing_keys_and_places_to_import_from_are_those_of_the_commands(monkey
 
 
 def test_a_variable_that_is_no_setting_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REFSTORE_GRACE_SECOND", "1")
-    with pytest.warns(UserWarning, match="did you mean REFSTORE_GRACE_SECONDS"), refstore.open("lake"):
+    monkeypatch.setenv("REFSTORE_SAFETY_GRACES", "1s")
+    with pytest.warns(UserWarning, match="did you mean REFSTORE_SAFETY_GRACE"), refstore.open("lake"):
         pass
 
 
 def test_an_application_without_durations_takes_the_agreed_ones() -> None:
     with refstore.open("lake", safety=MAIN_JOB):
         pass
-    with refstore.open("lake") as lake, refstore.open("lake", safety={"grace_seconds": 5}) as other:
+    with refstore.open("lake") as lake, refstore.open("lake", safety={"grace": "2h"}) as other:
         assert lake.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
-        assert (lake.safety.grace_seconds, other.safety.grace_seconds) == (Safety().grace_seconds, 5)
+        assert (lake.safety.grace_seconds, other.safety.grace_seconds) == (Safety().grace_seconds, 7200)
         assert other.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
+    with refstore.open("lake", safety={"grace": timedelta(days=2), "witness": "always"}) as lake:
+        assert (lake.safety.grace_seconds, lake.safety.witness) == (2 * 86_400, "always")
 
 
-def test_an_application_with_an_hour_is_refused_beside_a_reaper_that_scrubs_after_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_application_with_an_hour_is_refused_beside_a_reaper_that_scrubs_after_seconds() -> None:
     """The durations of both were in force before, each in its own process."""
     with refstore.open("lake", safety=MAIN_JOB):
         pass
-    for given in (Safety(), {"operation_deadline_seconds": 3600}):
+    for given in (Safety(), {"operation_deadline": "1h"}):
         with pytest.raises(
-            DurationsDiffer, match=r"operation_deadline_seconds is 3600 \(argument of refstore.open\), .* agreed on 8"
+            DurationsDiffer, match=r"operation_deadline is 1h \(argument of refstore.open\), .* agreed on 8s"
         ):
             refstore.open("lake", safety=given)
-    monkeypatch.setenv("REFSTORE_OPERATION_DEADLINE_SECONDS", "3600")
-    with pytest.raises(DurationsDiffer, match=r"is 3600 \(environment REFSTORE_OPERATION_DEADLINE_SECONDS\), and"):
-        refstore.open("lake")
 
 
-def test_the_first_application_decides_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REFSTORE_ISSUE_SECONDS", "77")
-    with refstore.open("lake"):
+def test_the_first_application_decides_with_its_arguments() -> None:
+    with refstore.open("lake", safety={"issue": "77s"}):
         pass
-    monkeypatch.delenv("REFSTORE_ISSUE_SECONDS")
     with refstore.open("lake") as lake:
         assert lake.safety.issue_seconds == 77
 
 
 @pytest.mark.parametrize(
     ("safety", "message"),
-    [({"grace": 1.0}, "no such setting: safety.grace"), ({"grace_seconds": "soon"}, "it must be a number")],
+    [
+        ({"grace_seconds": "1s"}, "safety has no 'grace_seconds'; it has operation_deadline"),
+        ({"grace": "soon"}, "safety.grace 'soon' is no duration"),
+        ({"grace": 1.0}, "safety.grace is 1.0; it must be a duration"),
+        ({"grace": timedelta(days=-1)}, "safety.grace .* is no duration"),
+        ({"witness": "never"}, "witness is 'never'"),
+    ],
 )
-def test_durations_that_are_none(safety: dict[str, float], message: str) -> None:
+def test_durations_that_are_none(safety: Any, message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
         refstore.open("lake", safety=safety)

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refstore
-from refstore.configuration.settings import SETTINGS, ApiSettings, ReaperSettings, Settings, embedded_urls
+from refstore.configuration.settings import (
+    NO_SETTING,
+    SETTINGS,
+    ApiSettings,
+    MetricsSettings,
+    ReaperSettings,
+    Settings,
+    embedded_urls,
+)
 from refstore.configuration.settings_loader import LoadedSettings, load_settings
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import Safety
@@ -91,7 +99,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "purge_key": SECRET,
         "log.level": "debug",
         "log.format": "json",
-        "reaper.metrics_host": "0.0.0.0",  # noqa: S104  # nothing listens
+        "metrics.host": "0.0.0.0",  # noqa: S104  # nothing listens
         "api.host": "0.0.0.0",  # noqa: S104  # likewise
         "api.public_url": "https://lake.example.org",
         "api.namespaces": "s3://bucket/team/",
@@ -100,16 +108,13 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "import_from": "s3://archive/raw/",
         "api.trusted_proxies": "10.0.0.0/8",
         "reaper.breaker_share": "0.25",
-        "safety.scrub_after_seconds": "9000",
+        "safety.grace": "2h",
         "safety.witness": "always",
         "safety.copy_linked": "always",
-        "s3.host": "0.0.0.0",  # noqa: S104  # likewise
         "s3.domain": "s3.example.org",
         "s3.buckets": "warehouse=lake:main",
-        "s3.create_buckets": "true",
         "s3.redirect_reads": "true",
         "s3.secrets_key": SECRET,
-        "offline.engine": "local",
     }
     for name, setting in SETTINGS.items():
         if name in ("kv", "objects"):
@@ -132,7 +137,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
 
 
 def test_variables_have_names_that_are_told_apart() -> None:
-    assert SETTINGS["safety.grace_seconds"].variable == "REFSTORE_GRACE_SECONDS"
+    assert SETTINGS["safety.grace"].variable == "REFSTORE_SAFETY_GRACE"
     assert SETTINGS["reaper.reserve_mib"].variable == "REFSTORE_REAPER_RESERVE_MIB"
     assert SETTINGS["kv"].variable == "REFSTORE_KV"
     variables = [setting.variable for setting in SETTINGS.values()]
@@ -253,8 +258,8 @@ class TestFile:
         ("text", "message"),
         [
             ("gracee = 1", "gracee is not a setting; .*allowed: data, kv, objects, signing_keys"),
-            ("[safety]\ngrace_second = 1", "safety.grace_second is not a setting; did you mean safety.grace_seconds"),
-            ("grace_seconds = 1", "did you mean safety.grace_seconds"),
+            ("[safety]\ngrce = 1", "safety.grce is not a setting; did you mean safety.grace"),
+            ("grace = 1", "did you mean safety.grace"),
             ("[reaper]\nreservemib = 1", "did you mean reaper.reserve_mib"),
             ("[wrong]\nx = 1", "wrong is not a setting"),
             ("reaper = 1", r"reaper must be a table; write \[reaper\]"),
@@ -265,8 +270,10 @@ class TestFile:
             ("[reaper]\nreserve_mib = '5'", "must be a whole number"),
             ("[reaper]\nreserve_mib = 1.5", "must be a whole number"),
             ("[reaper]\nreserve_mib = true", "must be a whole number"),
-            ("[safety]\ngrace_seconds = 'a day'", "must be a number"),
-            ("[safety]\ngrace_seconds = {a = 1}", "must be a number"),
+            ("[safety]\ngrace = 'a day'", r"safety.grace \(.*\) 'a day' is no duration that fits"),
+            ("[safety]\ngrace = 7200", "is 7200; it must be a duration, such as '30s'"),
+            ("[safety]\ngrace = {a = 1}", "must be a duration"),
+            ("[safety]\noperation_deadline = '2h'", "safety.operation_deadline is not a setting"),
             ("[log]\nlevel = 'loud'", "must be one of debug, info, warning, error"),
             ("data = 1", "must be a directory"),
             ("kv = 1\nobjects = 's3://b'", "must be a text"),
@@ -355,17 +362,14 @@ class TestRules:
         ("name", "text", "told"),
         [
             pytest.param(
-                "REFSTORE_GRACE_SECONDS",
+                "REFSTORE_SAFETY_GRACE",
                 "soon",
-                r"safety.grace_seconds \(environment REFSTORE_GRACE_SECONDS\) is 'soon'; it must be a number",
-                id="no number",
+                r"safety.grace \(environment REFSTORE_SAFETY_GRACE\) 'soon' is no duration that fits",
+                id="no duration",
             ),
-            *(("REFSTORE_GRACE_SECONDS", text, "between 0 and ten years") for text in ("nan", "inf", "-1", "1e12")),
-            pytest.param(
-                "REFSTORE_SCRUB_AFTER_SECONDS",
-                "10",
-                r"scrub_after_seconds .*\(safety.scrub_after_seconds: environment REFSTORE_SCRUB",
-                id="contradicts another",
+            *(
+                ("REFSTORE_SAFETY_GRACE", text, "from 0 to 3660d")
+                for text in ("nan", "inf", "-1s", "1e12s", "3661d", "7200")
             ),
         ],
     )
@@ -378,15 +382,10 @@ class TestRules:
     @pytest.mark.parametrize(
         "wrong",
         [
-            {"pause_seconds": 0},
             {"rate_per_second": -1},
             {"rate_per_second": float("nan")},
-            {"lease_seconds": 0},
-            {"scrub_every_seconds": 0},
             {"breaker_share": 1.1},
-            {"breaker_floor_objects": -1},
             {"breaker_per_hour": -1},
-            {"metrics_port": 65_536},
         ],
         ids=str,
     )
@@ -394,10 +393,14 @@ class TestRules:
         with pytest.raises(InvalidSettings, match=f"reaper.{next(iter(wrong))} is .*; it must be between"):
             ReaperSettings(**wrong)
 
-    @pytest.mark.parametrize("kind", [ReaperSettings, ApiSettings])
-    def test_every_number_is_bounded(self, kind: type[ReaperSettings | ApiSettings]) -> None:
-        numbers = [field.name for field in dataclasses.fields(kind) if not isinstance(field.default, str | tuple)]
-        assert len(numbers) >= 6
+    @pytest.mark.parametrize("kind", [ReaperSettings, MetricsSettings, ApiSettings])
+    def test_every_number_is_bounded(self, kind: type[ReaperSettings | MetricsSettings | ApiSettings]) -> None:
+        numbers = [
+            field.name
+            for field in dataclasses.fields(kind)
+            if not isinstance(field.default, str | tuple) and NO_SETTING not in field.metadata
+        ]
+        assert numbers
         for name in numbers:
             with pytest.raises(InvalidSettings, match=name):
                 kind(**{name: float("inf")})
@@ -422,10 +425,10 @@ class TestRules:
 
     def test_a_mistyped_variable_is_told(self) -> None:
         warnings = loaded(
-            {}, {"REFSTORE_GRACE_SECOND": "1", "REFSTORE_PORT": "tcp://10.0.0.1:80", "REFSTORE_SERVICE_HOST": "x"}
+            {}, {"REFSTORE_SAFETY_GRACES": "1s", "REFSTORE_PORT": "tcp://10.0.0.1:80", "REFSTORE_SERVICE_HOST": "x"}
         ).warnings
         assert warnings == (
-            "REFSTORE_GRACE_SECOND is not a setting and has no effect; did you mean REFSTORE_GRACE_SECONDS?",
+            "REFSTORE_SAFETY_GRACES is not a setting and has no effect; did you mean REFSTORE_SAFETY_GRACE?",
         )
 
 

@@ -307,7 +307,7 @@ def test_an_older_purge_document_is_withdrawn(losing: Losing) -> None:
 
 def test_durations_are_set_again(losing: Losing) -> None:
     losing.copy()
-    losing.run.ok("config", "--set", "issue_seconds=70s")
+    losing.run.ok("config", "--set", "issue=70s")
     losing.put_back()
     assert losing.run("kv", "verify").code == 6
     done = losing.run.json("kv", "reconcile", "--clients-stopped")["restored_records"]
@@ -401,7 +401,7 @@ def test_a_healthy_lake_has_nothing_to_settle(losing: Losing) -> None:
     losing.run.ok("retention", "delete", "sales", "--yes", "--remove", "tag:*")
     set_rules(losing, HOLD)
     for seconds in (70, 80, 70):
-        losing.run.ok("config", "--set", f"issue_seconds={seconds}s")
+        losing.run.ok("config", "--set", f"issue={seconds}s")
     with losing.lake() as lake:
         assert settle_superseded_records(lake, dry_run=True) == []
 
