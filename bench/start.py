@@ -26,7 +26,7 @@ BASE: Final = "import apsw, msgspec"
 OPEN: Final = "import refstore\nwith refstore.open() as lake: lake.repository('staged').stat('main', '3.csv')"
 COMMIT: Final = """
 import os, refstore
-with refstore.open() as lake:
+with refstore.create() as lake:
     repo = lake.repository("committed")
     repo.upload_many("main", [refstore.Upload(path=f"{n}.csv", body=os.urandom(8)) for n in range(10)])
     repo.commit("main", "ten files")
@@ -35,14 +35,14 @@ print(open("/proc/self/status").read())
 """It says how much memory it had. `ru_maxrss` would not: a process begins that with its parent's."""
 PREPARE: Final = """
 import refstore
-with refstore.open() as lake:
+with refstore.create() as lake:
     staged = lake.create_repository("staged")
     staged.upload_many("main", [refstore.Upload(path=f"{n}.csv", body=b"1") for n in range(10)])
     lake.create_repository("committed")
 """
 AGED: Final = """
 import refstore
-with refstore.open() as lake:
+with refstore.create() as lake:
     repo = lake.create_repository("aged")
     repo.upload_many("main", [refstore.Upload(path=f"{n}.csv", body=b"%d" % n) for n in range(1_000)])
     repo.commit("main", "a thousand files")
@@ -158,7 +158,7 @@ def _nightly(folder: Path, turns: int, base: Sequence[str]) -> Nightly:
     def night(turn: int) -> float:
         lake = folder / str(turn)
         environ = {**os.environ, "REFSTORE_DATA": str(lake)}
-        with refstore.open(lake, safety=SHORT_WAIT):
+        with refstore.create(lake, safety=SHORT_WAIT):
             pass
         _run([sys.executable, "-c", AGED], environ)
         aged = time.time() - AGED_SECONDS

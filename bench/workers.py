@@ -29,7 +29,7 @@ def reap(*, data: str, grace_seconds: float = 0.0) -> Measured:
     """`refstore reaper --once` on the embedded default: until there is nothing due."""
     import refstore
 
-    with refstore.open(data) as lake:
+    with refstore.create(data) as lake:
         return _reap(lake, grace_seconds=grace_seconds)
 
 
@@ -37,7 +37,7 @@ def reap_at(*, kv: str, objects: str, grace_seconds: float = 0.0) -> Measured:
     """The same on stores by URL."""
     import refstore
 
-    with refstore.open(kv=kv, objects=objects) as lake:
+    with refstore.create(kv=kv, objects=objects) as lake:
         return _reap(lake, grace_seconds=grace_seconds)
 
 
@@ -249,7 +249,7 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
     from refstore_api.page_responses import make_page_response
 
     parts = {"reading": 0.0, "items": 0.0, "encoding": 0.0}
-    with refstore.open(data) as lake:
+    with refstore.create(data) as lake:
         repo = lake.repository(repository)
         after = ""
         for _ in range(pages):
@@ -289,7 +289,7 @@ def retain_from(*, data: str, commits: int) -> Measured:
     from bench.retention import active_of
     from refstore.operations import rules_document
 
-    with refstore.open(data) as lake:
+    with refstore.create(data) as lake:
         ctx = lake.repository("bench").context
         began = time.perf_counter()
         found = active_of(*rules_document.read_history(ctx), commits)
@@ -300,9 +300,9 @@ def list_ref(*, kv: str, objects: str, repository: str, ref: str) -> Measured:
     """List all that a ref names, as a user does."""
     import refstore
 
-    with refstore.open(kv=kv, objects=objects) as lake:
+    with refstore.create(kv=kv, objects=objects) as lake:
         next(lake.repository(repository).list(ref))  # loads every module; what it reads is cached in this lake only
-    with refstore.open(kv=kv, objects=objects) as lake:
+    with refstore.create(kv=kv, objects=objects) as lake:
         began = time.perf_counter()
         listed = sum(1 for _ in lake.repository(repository).list(ref))
         return _measured(time.perf_counter() - began, listed=listed)

@@ -40,7 +40,7 @@ def open_main_job(
     """Open the lake (`data`, or `kv` and `objects`), and create a repository, which stays. At the end all processes of
     the job are ended. `folder`: takes logs and reports.
     """
-    lake = refstore.open(stores.get("data"), kv=stores.get("kv"), objects=stores.get("objects"), safety=safety)
+    lake = refstore.create(stores.get("data"), kv=stores.get("kv"), objects=stores.get("objects"), safety=safety)
     with lake, Processes(folder, environment(stores, safety)) as processes:
         repo = lake.create_repository(f"demo-{secrets.token_hex(4)}")
         with start_gateway(lake, repo.name, processes) as gateway:

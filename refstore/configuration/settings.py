@@ -259,10 +259,13 @@ class Settings:
         return tuple(parse_signing_key(number, text) for number, text in enumerate(self.signing_keys, start=1))
 
 
+KV_FILE: Final = "kv.sqlite"
+
+
 def embedded_urls(data: Path) -> tuple[str, str]:
     """Return (kv URL, objects URL) of the embedded default in a directory. The path may be relative (`../lake`)."""
     root = quote(str(data.resolve() if ".." in data.parts else data.absolute()))
-    return f"sqlite://{root}/kv.sqlite", f"file://{root}/objects"
+    return f"sqlite://{root}/{KV_FILE}", f"file://{root}/objects"
 
 
 # ---- the table of all settings

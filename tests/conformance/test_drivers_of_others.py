@@ -143,7 +143,7 @@ def test_a_lake_lives_in_stores_of_others() -> None:
     kv, objects = f"dict://user:secret@{uuid.uuid4().hex}", f"shelf://{uuid.uuid4().hex}/lake?wood=oak"
     assert load_settings({"kv": kv, "objects": objects}, {}, default_data=Path("unused")).settings.objects == objects
     for turn in range(2):
-        with refstore.open(kv=kv, objects=objects) as lake:
+        with refstore.create(kv=kv, objects=objects) as lake:
             repo = lake.repository("sales") if turn else lake.create_repository("sales")
             if not turn:
                 repo.upload("main", "a/b", b"body")

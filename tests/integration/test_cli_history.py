@@ -223,7 +223,7 @@ class TestHistory:
         old = commit(sales, "main", "one")
         put(sales, "main", "a", "2")
         commit(sales, "main", "two")
-        with refstore.open(data=str(sales.folder / "lake")) as lake:
+        with refstore.open(str(sales.folder / "lake")) as lake:
             marks = Marks(lake.repository("sales").context)
             begun = marks.mark_run.begin("", 86_400_000, [CommitId(old)], "night-1")
             examined = {row["message"]: row for row in sales.json("log", "sales")}["one"]
@@ -268,7 +268,7 @@ class TestHistory:
         assert format_time(-62_135_596_800_000) == "0001-01-01 00:00 UTC", "and at the page"
 
     def test_a_commit_that_an_application_dated_so_hides_no_other(self, sales: Command) -> None:
-        with refstore.open(data=str(sales.folder / "lake")) as lake:
+        with refstore.open(str(sales.folder / "lake")) as lake:
             repo = lake.repository("sales")
             for message, at in (("late", 1 << 60), ("early", -(1 << 60))):
                 repo.commit("main", message, date_ms=at, allow_empty=True)

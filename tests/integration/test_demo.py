@@ -198,7 +198,7 @@ def test_the_command_on_a_real_redis_and_a_real_s3(
         assert ran.returncode == 0, ran.stderr
         assert "Nothing that is named is gone, and nothing that is not named is left." in ran.stdout
         assert "killed the client 'victim'" in ran.stderr
-        with refstore.open(**stores) as lake:
+        with refstore.create(**stores) as lake:
             ((name, _),) = lake.repositories()
             check(lake.repository(name))
             assert f"refstore repo delete {name}" in ran.stderr
@@ -266,5 +266,5 @@ def test_a_client_that_fails_stops_the_job_and_says_why(tmp_path: Path) -> None:
     ):
         job.run()
     assert processes_with(job.repo.name) == []
-    with refstore.open(str(tmp_path / "lake"), safety=MAIN_JOB) as lake:
+    with refstore.create(str(tmp_path / "lake"), safety=MAIN_JOB) as lake:
         assert not list(scan_keys(lake.kv)), "the S3 client's access key was for the job only"

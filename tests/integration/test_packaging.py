@@ -39,7 +39,7 @@ OF_THE_APPLICATION = ("api", "bench", "examples", "offline_gc", "purge", "reaper
 SDK = """
 import api, refstore
 assert api.OWNER == "application"
-with refstore.open(data="lake") as lake:
+with refstore.create("lake") as lake:
     repo = lake.create_repository("sales")
     repo.upload("main", "a", b"1")
     repo.upload_many("main", [refstore.Upload(path="b", body=b"2")])

@@ -22,9 +22,9 @@ BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 def test_the_blocks_run_one_after_the_other(tmp_path: Path) -> None:
     section = (ROOT / "docs/usage.md").read_text("utf-8").partition("## In an application\n")[2].partition("\n## ")[0]
     blocks = [textwrap.dedent(body) for _, body in BLOCK.findall(section)]
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     # a child of a pool imports the program again, and must not do its work again
-    functions, *works = "\n".join(blocks[4:]), *blocks[:4]
+    functions, *works = "\n".join(blocks[5:]), *blocks[:5]
     imports, _, first = works[0].partition("\n\nPath(")
     program = f"{imports}\n\n{functions.partition('if __name__')[0]}\nif __name__ == '__main__':\n" + textwrap.indent(
         "\n".join([f"Path({first}", *works[1:], "if True:" + functions.partition('__main__":')[2]]), "    "
@@ -59,7 +59,7 @@ def test_the_application_of_fastapi_answers_many_at_once(tmp_path: Path, monkeyp
     section = page.partition("## In an asynchronous application\n")[2].partition("\n## ")[0]
     ((_, block),) = BLOCK.findall(section)
     monkeypatch.chdir(tmp_path)
-    with refstore.open(tmp_path / "lake") as lake:
+    with refstore.create(tmp_path / "lake") as lake:
         lake.create_repository("sales", grace_seconds=0)
     (tmp_path / "fastapi_program.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
@@ -84,7 +84,7 @@ def test_the_application_of_fastapi_answers_many_at_once(tmp_path: Path, monkeyp
 
 
 def test_a_lake_that_was_opened_before_a_fork_works_on_both_sides(tmp_path: Path) -> None:
-    with refstore.open(tmp_path / "lake") as lake:
+    with refstore.create(tmp_path / "lake") as lake:
         repo = lake.create_repository("sales")
         repo.upload("main", "before", b"x")
         child = os.fork()

@@ -102,7 +102,7 @@ def test_the_examples_run_one_after_the_other(scheme: str, tmp_path: Path) -> No
     assert by_name.keys() == PRINTED.keys()
     for name, lines in PRINTED.items():
         assert re.fullmatch("\n".join(lines), by_name[name].strip()), f"{name}:\n{by_name[name]}"
-    with refstore.open(tmp_path / "lake") as lake:
+    with refstore.create(tmp_path / "lake") as lake:
         folders = {item.path.partition("/")[0] for item in lake.repository("lake").list("main")}
         assert {item.path.partition("/")[0] for item in lake.repository("lake").list("dev")} == {"tables"}
     assert folders == {"aws", "boto3", "delta", "duckdb", "iceberg", "obstore", "pandas", "polars", "pyarrow", "rclone"}

@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    with refstore.open(data=str(tmp_path)) as opened:
+    with refstore.create(str(tmp_path)) as opened:
         yield opened
 
 

@@ -24,7 +24,7 @@ Call = Callable[[Any], object]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[refstore.Lake]:
-    with refstore.open(tmp_path / "lake") as lake:
+    with refstore.create(tmp_path / "lake") as lake:
         repo = lake.create_repository("sales")
         repo.upload("main", "a", b"1")
         repo.commit("main", "first")
@@ -214,7 +214,7 @@ class TestAfterClose:
         ],
     )
     def test_a_call_is_refused(self, tmp_path: Path, call: Callable[[Any, Any], object]) -> None:
-        lake = refstore.open(tmp_path / "lake")
+        lake = refstore.create(tmp_path / "lake")
         repo = lake.create_repository("sales")
         repo.upload("main", "a", b"1")
         lake.close()

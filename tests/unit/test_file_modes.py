@@ -20,7 +20,7 @@ from refstore.errors import InvalidSettings
 
 WRITE = """
 import sys, refstore
-with refstore.open(sys.argv[1]) as lake:
+with refstore.create(sys.argv[1]) as lake:
     repo = lake.create_repository("alpha")
     repo.upload("main", "a/b", b"x" * 100)
     repo.upload("main", "c", b"y", if_absent=True)
@@ -106,7 +106,7 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("")
     with pytest.raises(InvalidSettings, match="name another folder"):
-        refstore.open(str(tmp_path / "lake"))
+        refstore.create(str(tmp_path / "lake"))
     with pytest.raises(OSError, match="directory"):
         make_folder(tmp_path / "lake")
     with pytest.raises(OSError, match="directory"):

@@ -23,7 +23,7 @@ SLOW: Final = {"pandas", "pydantic", "asyncio", "importlib.metadata", "jwt", "em
 
 EMBEDDED: Final = """
 import refstore
-with refstore.open(data={data!r}) as lake:
+with refstore.open({data!r}) as lake:
     repo = lake.repository("sales")
 """
 
@@ -43,7 +43,7 @@ def data(tmp_path: Path) -> str:
     """A lake with a repository and ten staged files."""
     folder = str(tmp_path / "lake")
     imported_by(
-        f"import refstore\nwith refstore.open(data={folder!r}) as lake:\n"
+        f"import refstore\nwith refstore.create({folder!r}) as lake:\n"
         "    repo = lake.create_repository('sales')\n"
         "    repo.upload_many('main', [refstore.Upload(path=f'{n}.csv', body=b'a') for n in range(10)])"
     )

@@ -70,7 +70,7 @@ def test_a_changed_endpoint_is_used_only_where_the_repository_is(
     def open_lake(endpoint: str, lake_endpoint: str = moto_s3_server.endpoint) -> Lake:
         objects = own.replace(moto_s3_server.endpoint, lake_endpoint)
         stores = {"archive": {"endpoint": endpoint, "region": "us-east-1"}}
-        return refstore.open(kv=f"sqlite://{tmp_path}/kv.sqlite", objects=objects, stores=stores)
+        return refstore.create(kv=f"sqlite://{tmp_path}/kv.sqlite", objects=objects, stores=stores)
 
     with open_lake(moto_s3_server.endpoint) as lake:
         lake.create_repository("beside").upload("main", "a", b"1")

@@ -11,7 +11,7 @@ import pytest
 import refstore
 from refstore.configuration.settings import SETTINGS
 from refstore.core.safety import Safety
-from refstore.errors import DurationsDiffer, InvalidSettings
+from refstore.errors import DurationsDiffer, InvalidSettings, NotFound, WrongStore
 from refstore.lake import Lake
 from tests.durations import MAIN_JOB
 
@@ -41,7 +41,7 @@ def test_without_arguments_it_opens_the_lake_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REFSTORE_DATA", str(tmp_path / "lake"))
-    assert made_in(refstore.open()).startswith(f"file://{tmp_path}/lake/objects/")
+    assert made_in(refstore.create()).startswith(f"file://{tmp_path}/lake/objects/")
 
 
 def test_without_arguments_it_opens_the_lake_of_the_users_file(tmp_path: Path) -> None:
@@ -50,18 +50,18 @@ def test_without_arguments_it_opens_the_lake_of_the_users_file(tmp_path: Path) -
     (folder / "refstore.toml").write_text(f"data = '{tmp_path}/lake'\n")
     (folder / "refstore.toml").chmod(0o600)
     Path("refstore.toml").write_text("data = 'not-this-one'\n")
-    assert made_in(refstore.open()).startswith(f"file://{tmp_path}/lake/objects/")
+    assert made_in(refstore.create()).startswith(f"file://{tmp_path}/lake/objects/")
 
 
 def test_without_any_settings_it_opens_the_embedded_default(tmp_path: Path) -> None:
-    assert made_in(refstore.open()).startswith(f"file://{tmp_path}/user/refstore/objects/")
+    assert made_in(refstore.create()).startswith(f"file://{tmp_path}/user/refstore/objects/")
 
 
 def test_a_file_may_be_named(tmp_path: Path) -> None:
     Path("refstore.toml").write_text("data = 'not-this-one'\n")
     file = tmp_path / "other.toml"
     file.write_text("data = 'lake'\n")
-    assert made_in(refstore.open(config=file)).startswith(f"file://{tmp_path}/lake/objects/")
+    assert made_in(refstore.create(config=file)).startswith(f"file://{tmp_path}/lake/objects/")
     with pytest.raises(InvalidSettings, match=r"config .argument of refstore.open. names .*missing.toml"):
         refstore.open(config="missing.toml")
 
@@ -69,9 +69,9 @@ def test_a_file_may_be_named(tmp_path: Path) -> None:
 def test_arguments_win_over_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFSTORE_DATA", str(tmp_path / "environment"))
     Path("refstore.toml").write_text("data = 'file'\n")
-    assert made_in(refstore.open(tmp_path / "argument")).startswith(f"file://{tmp_path}/argument/")
+    assert made_in(refstore.create(tmp_path / "argument")).startswith(f"file://{tmp_path}/argument/")
     kv, objects = stores(tmp_path / "urls")
-    assert made_in(refstore.open(kv=kv, objects=objects)).startswith(objects)
+    assert made_in(refstore.create(kv=kv, objects=objects)).startswith(objects)
 
 
 def test_the_stores_are_one_choice_from_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,49 +81,49 @@ def test_the_stores_are_one_choice_from_one_source(tmp_path: Path, monkeypatch: 
     with pytest.raises(InvalidSettings, match=r"kv \(argument of refstore.open\) is given without objects"):
         refstore.open(kv=kv)
     with pytest.raises(InvalidSettings, match=r"data \(argument of refstore.open\) and kv exclude each other"):
-        refstore.open("lake", kv=kv)
+        refstore.create("lake", kv=kv)
 
 
 def test_signing_keys_and_places_to_import_from_are_those_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFSTORE_SIGNING_KEYS", "k1:" + "s" * 32)
     monkeypatch.setenv("REFSTORE_IMPORT_FROM", "s3://bucket/prefix/")
-    with refstore.open("lake") as lake:
+    with refstore.create("lake") as lake:
         assert [key.kid for key in lake.current_signing_keys()] == ["k1"]
         assert list(lake.import_from) == ["s3://bucket/prefix/"]
 
 
 def test_a_variable_that_is_no_setting_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFSTORE_SAFETY_GRACES", "1s")
-    with pytest.warns(UserWarning, match="did you mean REFSTORE_SAFETY_GRACE"), refstore.open("lake"):
+    with pytest.warns(UserWarning, match="did you mean REFSTORE_SAFETY_GRACE"), refstore.create("lake"):
         pass
 
 
 def test_an_application_without_durations_takes_the_agreed_ones() -> None:
-    with refstore.open("lake", safety=MAIN_JOB):
+    with refstore.create("lake", safety=MAIN_JOB):
         pass
-    with refstore.open("lake") as lake, refstore.open("lake", safety={"grace": "2h"}) as other:
+    with refstore.create("lake") as lake, refstore.open("lake", safety={"grace": "2h"}) as other:
         assert lake.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
         assert (lake.safety.grace_seconds, other.safety.grace_seconds) == (Safety().grace_seconds, 7200)
         assert other.safety.operation_deadline_seconds == MAIN_JOB.operation_deadline_seconds
-    with refstore.open("lake", safety={"grace": timedelta(days=2), "witness": "always"}) as lake:
+    with refstore.create("lake", safety={"grace": timedelta(days=2), "witness": "always"}) as lake:
         assert (lake.safety.grace_seconds, lake.safety.witness) == (2 * 86_400, "always")
 
 
 def test_an_application_with_an_hour_is_refused_beside_a_reaper_that_scrubs_after_seconds() -> None:
     """The durations of both were in force before, each in its own process."""
-    with refstore.open("lake", safety=MAIN_JOB):
+    with refstore.create("lake", safety=MAIN_JOB):
         pass
     for given in (Safety(), {"operation_deadline": "1h"}):
         with pytest.raises(
             DurationsDiffer, match=r"operation_deadline is 1h \(argument of refstore.open\), .* agreed on 8s"
         ):
-            refstore.open("lake", safety=given)
+            refstore.create("lake", safety=given)
 
 
 def test_the_first_application_decides_with_its_arguments() -> None:
-    with refstore.open("lake", safety={"issue": "77s"}):
+    with refstore.create("lake", safety={"issue": "77s"}):
         pass
-    with refstore.open("lake") as lake:
+    with refstore.create("lake") as lake:
         assert lake.safety.issue_seconds == 77
 
 
@@ -139,4 +139,43 @@ def test_the_first_application_decides_with_its_arguments() -> None:
 )
 def test_durations_that_are_none(safety: Any, message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
-        refstore.open("lake", safety=safety)
+        refstore.create("lake", safety=safety)
+
+
+class TestALakeThatIsNotThere:
+    def test_a_typo_makes_nothing_and_names_the_nearest(self, tmp_path: Path) -> None:
+        made_in(refstore.create("lake"))
+        with pytest.raises(NotFound, match=r"there is no lake in .*/lkae; did you mean .*/work/lake\?"):
+            refstore.open("lkae")
+        with pytest.raises(NotFound, match=r"no lake in .*/nowhere/lake, nor is there .*/nowhere;"):
+            refstore.open(tmp_path / "nowhere" / "lake")
+        assert [path.name for path in Path().iterdir()] == ["lake"]
+
+    def test_a_folder_without_a_lake_stays_as_it_is(self) -> None:
+        Path("lake").mkdir()
+        with pytest.raises(NotFound, match=r"make it with: refstore\.create"):
+            refstore.open("lake")
+        assert list(Path("lake").iterdir()) == []
+
+    def test_nor_is_one_made_in_stores_that_are_new(self, tmp_path: Path) -> None:
+        kv, objects = stores(tmp_path / "urls")
+        with pytest.raises(NotFound, match=r"there is no lake in file://.*/urls/objects"):
+            refstore.open(kv=kv, objects=objects)
+        assert not (tmp_path / "urls" / "objects").exists()
+        made_in(refstore.open(kv=kv, objects=objects, create=True))
+        with refstore.open(kv=kv, objects=objects) as lake:
+            assert [name for name, _ in lake.repositories()] == ["sales"]
+
+    def test_half_of_a_lake_is_no_new_one(self, tmp_path: Path) -> None:
+        kv, objects = stores(tmp_path / "urls")
+        made_in(refstore.create(kv=kv, objects=objects))
+        with pytest.raises(WrongStore):
+            refstore.open(kv=f"sqlite://{tmp_path}/other.sqlite", objects=objects)
+
+    def test_a_folder_may_be_named_by_its_url(self, tmp_path: Path) -> None:
+        made_in(refstore.create(f"file://{tmp_path}/a%20b"))
+        made = refstore.open(tmp_path / "a b")
+        with made as lake:
+            assert [name for name, _ in lake.repositories()] == ["sales"]
+        with pytest.raises(InvalidSettings, match="name other stores with kv= and objects="):
+            refstore.open("s3://bucket/lake")

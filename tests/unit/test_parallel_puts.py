@@ -16,7 +16,7 @@ from refstore.repository import Repository
 
 @pytest.fixture
 def repo() -> Iterator[Repository]:
-    with refstore.open(kv="memory:", objects=f"memory://{secrets.token_hex(8)}") as lake:
+    with refstore.create(kv="memory:", objects=f"memory://{secrets.token_hex(8)}") as lake:
         yield lake.create_repository("put-all")
 
 

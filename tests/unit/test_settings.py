@@ -166,7 +166,7 @@ class TestStores:
 
     def test_the_command_and_the_sdk_mean_the_same_lake(self, tmp_path: Path) -> None:
         folder = tmp_path / "a b%20c"
-        with refstore.open(str(folder)) as lake:
+        with refstore.create(str(folder)) as lake:
             lake.create_repository("lake")
         settings = loaded({"data": str(folder)}).settings
         with Lake.open(settings.kv, settings.objects) as lake:
@@ -181,7 +181,7 @@ class TestStores:
         monkeypatch.chdir(tmp_path / "work")
         toml("data = 'lake'\n")
         if place == "the SDK":
-            opened = refstore.open("../lake")
+            opened = refstore.create("../lake")
         else:
             flags: dict[str, object] = (
                 {"data": "../lake"} if place == "the command line" else {"config": "../refstore.toml"}
@@ -505,3 +505,8 @@ class TestSecrets:
         shown = redact_url(f"redis://user:{password}hunter2{password}@host:1/0")
         assert "hunter2" not in shown
         assert shown.startswith("redis://user:")
+
+
+def test_the_settings_are_few() -> None:
+    """Whoever adds one says here which goes. Connection options of URLs and of `[stores.NAME]` are not counted yet."""
+    assert len(SETTINGS) <= 30
