@@ -325,6 +325,11 @@ class TestBuckets:
             repo.create_tag("t", ref="main~1")
         assert code_of(s3.delete_bucket, Bucket=name) == ("BucketNotEmpty", 409)
 
+    def test_a_repository_that_no_client_created_is_not_deleted(self, gateway: ServedGateway, s3: Any) -> None:
+        gateway.lake.create_repository("elsewhere")
+        assert code_of(s3.delete_bucket, Bucket="elsewhere") == ("AccessDenied", 403)
+        assert gateway.lake.repository("elsewhere")
+
     def test_only_operators_create_buckets(self, gateway: ServedGateway, s3: Any) -> None:
         gateway.add_key("WRITER", Role.WRITER)
         assert code_of(gateway.client("WRITER").create_bucket, Bucket="created-2") == ("AccessDenied", 403)
