@@ -29,7 +29,7 @@ from refstore.core.ids import decode_ref, encode_ref, object_path
 from refstore.errors import InvalidName, InvalidPath
 from refstore.file_objects import open_raw, translate_errors
 from refstore.operations.read import ListedPath
-from refstore.records.staging_records import StoredEntry
+from refstore.public_types import Entry
 from refstore.repository import Repository
 
 PROTOCOL: Final = "refstore"
@@ -204,7 +204,7 @@ class RefstoreFileSystem(AbstractFileSystem):
         (source, repo), (target, other) = self._find_file(path1), self._find_file(path2)
         with translate_errors(source.name):
             if source.repository == target.repository:
-                repo.copy(source.ref, source.path, target.ref, target.path)
+                repo.copy(source.ref, source.path, to_branch=target.ref, to_path=target.path)
             else:
                 with repo.open(source.ref, source.path) as file:
                     other.upload(target.ref, target.path, cast(BinaryIO, file))
@@ -246,9 +246,9 @@ class RefstoreFileSystem(AbstractFileSystem):
             return
         repo = self._lake.repository(parts.repository)
         if not parts.ref:
-            refs = [name for name, branch in repo.branches() if not branch.is_hidden]
+            refs = [branch.name for branch in repo.branches() if not branch.is_hidden]
             yield from (
-                _folder(PathParts(repo.name, str(ref), "").name) for ref in (*refs, *(name for name, _ in repo.tags()))
+                _folder(PathParts(repo.name, str(ref), "").name) for ref in (*refs, *(tag.name for tag in repo.tags()))
             )
             return
         for item in repo.list(parts.ref, prefix=_prefix(parts), delimiter="/"):
@@ -272,12 +272,12 @@ def _folder(name: str) -> dict[str, Any]:
     return {"name": name, "size": 0, "type": "directory"}
 
 
-def _file(name: str, entry: StoredEntry) -> dict[str, Any]:
+def _file(name: str, entry: Entry) -> dict[str, Any]:
     return {
         "name": name,
         "size": entry.size_bytes,
         "type": "file",
-        "mtime": entry.mtime_ms / 1000,
+        "mtime": entry.modified.timestamp(),
         "checksum": entry.checksum,
         "content_type": entry.content_type,
         "metadata": dict(entry.metadata),

@@ -14,38 +14,57 @@ it takes a handle, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Unpack
+from datetime import datetime, timedelta
+from io import BufferedReader, TextIOWrapper
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Unpack, cast, overload
+
+from refstore.core.clock import to_datetime
 
 if TYPE_CHECKING:
     from refstore.core.ids import CommitId
     from refstore.errors import AlreadyExists, AlreadyLinked, Contention, PathChanged
-    from refstore.operations.commit import CommitDetails, CommitInfo
+    from refstore.operations.commit import CommitDetails
     from refstore.operations.copy import Copy
     from refstore.operations.import_objects import ImportResult, ProgressCallback
     from refstore.operations.log_and_diff import LogEntry
     from refstore.operations.move import Move
     from refstore.operations.read import ListedPath, ListingPage
     from refstore.operations.restore import RestoreRequest, RestoreResult
-    from refstore.operations.trash import TrashItem
     from refstore.operations.upload import IssuedAddress, Link, Stage, Upload
     from refstore.operations.upload_bodies import UploadBody
+    from refstore.public_types import Commit, Entry, PathChange, TrashItem
     from refstore.records.branch_records import StoredBranch, StoredTag
     from refstore.records.repository_records import ImportSource
-    from refstore.records.staging_records import StoredEntry
     from refstore.repository import Repository
-    from refstore.versioning.commits.tree_diff import PathChange
+    from refstore.transactions import Transaction
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Ref:
     """A version of a repository's data: the name of a branch or a tag, or the id of a commit, also with a suffix such
-    as `main~2`.
+    as `main~2`. Two are equal if they name the same in the same repository.
     """
 
-    repository: Repository
-    name: str
+    def __init__(self, repository: Repository, name: str) -> None:
+        self._repository = repository
+        self._name = name
+
+    @property
+    def repository(self) -> Repository:
+        """The repository that has the ref."""
+        return self._repository
+
+    @property
+    def name(self) -> str:
+        """The name that the handle was made with."""
+        return self._name
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ref) or type(self) is not type(other):
+            return False
+        return (self._repository, self._name) == (other._repository, other._name)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._repository, self._name))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, repository={str(self.repository.name)!r})"
@@ -53,17 +72,17 @@ class Ref:
     def __str__(self) -> str:
         return self.name
 
-    def get_commit(self) -> CommitInfo:
+    def get_commit(self) -> Commit:
         """Return the commit that the ref names; for a branch, its head."""
         return self.repository.get_commit(self.name)
 
     # ---- data out
 
-    def stat(self, path: str) -> StoredEntry:
+    def stat(self, path: str) -> Entry:
         """Return the entry at a path."""
         return self.repository.stat(self.name, path)
 
-    def stat_many(self, paths: Sequence[str]) -> dict[str, StoredEntry]:
+    def stat_many(self, paths: Sequence[str]) -> dict[str, Entry]:
         """Return the entry of each path that holds an object, by path."""
         return self.repository.stat_many(self.name, paths)
 
@@ -75,6 +94,24 @@ class Ref:
         """Return the whole content of an object."""
         return self.repository.read(self.name, path)
 
+    @overload
+    def open(self, path: str, mode: Literal["rb"] = "rb") -> BufferedReader: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["r"],
+        *,
+        encoding: str = "utf-8",
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> TextIOWrapper: ...
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> BufferedReader | TextIOWrapper:
+        """Open an object as a file to read, as bytes ('rb') or as text ('r')."""
+        return cast(Any, self.repository).open(self.name, path, mode, **options)
+
     def list_page(self, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = "") -> ListingPage:
         """Return a page of a listing, with at most `amount` items of what comes after `after`."""
         return self.repository.list_page(self.name, prefix=prefix, after=after, amount=amount, delimiter=delimiter)
@@ -83,19 +120,19 @@ class Ref:
         """List every object in path order, in pages of `page` items."""
         return self.repository.list(self.name, prefix=prefix, after=after, delimiter=delimiter, page=page)
 
-    def copy(self, path: str, *, to_branch: str | Branch, to_path: str | None = None) -> StoredEntry:
+    def copy(self, path: str, *, to_branch: str | Branch, to_path: str | None = None) -> Entry:
         """Give the object at a path another name on a branch. No data is read."""
         return self.repository.copy(self.name, path, to_branch=str(to_branch), to_path=to_path)
 
-    def copy_many(self, copies: Iterable[Copy], *, to_branch: str | Branch) -> Sequence[StoredEntry]:
+    def copy_many(self, copies: Iterable[Copy], *, to_branch: str | Branch) -> Sequence[Entry]:
         """Copy in batches of 1,000."""
         return self.repository.copy_many(self.name, copies, to_branch=str(to_branch))
 
     # ---- history
 
-    def log(self, *, first_parent: bool = False, since_ms: int | None = None) -> Iterator[CommitInfo]:
+    def log(self, *, first_parent: bool = False, since: datetime | None = None) -> Iterator[Commit]:
         """List the ref's commit and its ancestors, newest first."""
-        return self.repository.log(self.name, first_parent=first_parent, since_ms=since_ms)
+        return self.repository.log(self.name, first_parent=first_parent, since=since)
 
     def history(self, *, first_parent: bool = False) -> Iterator[LogEntry]:
         """List what `log` lists, each commit with its mark and its lifetime."""
@@ -110,7 +147,6 @@ class Ref:
         return self.repository.merge_base(self.name, other=str(other))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Branch(Ref):
     """A branch: what a ref reads, what is staged on it, and everything that changes it.
 
@@ -118,7 +154,9 @@ class Branch(Ref):
     handle. That of `Repository.branch` reads them whenever they are used.
     """
 
-    _stored: StoredBranch | None = field(default=None, compare=False)
+    def __init__(self, repository: Repository, name: str, stored: StoredBranch | None = None) -> None:
+        super().__init__(repository, name)
+        self._stored = stored
 
     @property
     def head(self) -> CommitId:
@@ -128,7 +166,7 @@ class Branch(Ref):
     @property
     def created(self) -> datetime:
         """When the branch was created, in UTC. Raises BranchNotFound."""
-        return _datetime_of(self._read_stored().created_ms)
+        return to_datetime(self._read_stored().created_ms)
 
     @property
     def is_hidden(self) -> bool:
@@ -140,6 +178,40 @@ class Branch(Ref):
 
     # ---- data in
 
+    @overload
+    def open(self, path: str, mode: Literal["rb"] = "rb") -> BufferedReader: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["r", "w"],
+        *,
+        encoding: str = "utf-8",
+        errors: str | None = None,
+        newline: str | None = None,
+        metadata: dict[str, str] | None = None,
+        content_type: str = "",
+        if_absent: bool = False,
+    ) -> TextIOWrapper: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["wb"],
+        *,
+        metadata: dict[str, str] | None = None,
+        content_type: str = "",
+        if_absent: bool = False,
+    ) -> BinaryIO: ...
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> BinaryIO | TextIOWrapper:
+        """Open an object as a file: to read it ('rb', 'r'), or to write it ('wb', 'w'), which uploads it when it is
+        closed.
+        """
+        return cast(Any, self.repository).open(self.name, path, mode, **options)
+
     def upload(
         self,
         path: str,
@@ -147,10 +219,10 @@ class Branch(Ref):
         *,
         metadata: dict[str, str] | None = None,
         content_type: str = "",
-        mtime_ms: int | None = None,
+        modified: datetime | None = None,
         if_absent: bool = False,
-        if_entry: StoredEntry | None = None,
-    ) -> StoredEntry:
+        if_entry: Entry | None = None,
+    ) -> Entry:
         """Upload one object and return its entry."""
         return self.repository.upload(
             self.name,
@@ -158,28 +230,26 @@ class Branch(Ref):
             body,
             metadata=metadata,
             content_type=content_type,
-            mtime_ms=mtime_ms,
+            modified=modified,
             if_absent=if_absent,
             if_entry=if_entry,
         )
 
-    def upload_many(self, uploads: Iterable[Upload]) -> Sequence[StoredEntry]:
+    def upload_many(self, uploads: Iterable[Upload]) -> Sequence[Entry]:
         """Upload any number of objects in batches, and return their entries in the same order."""
         return self.repository.upload_many(self.name, uploads)
 
-    def upload_each(
-        self, uploads: Iterable[Upload]
-    ) -> Iterator[StoredEntry | AlreadyExists | PathChanged | Contention]:
+    def upload_each(self, uploads: Iterable[Upload]) -> Iterator[Entry | AlreadyExists | PathChanged | Contention]:
         """Upload any number of objects, and yield for each its entry, or the error that refused it."""
         return self.repository.upload_each(self.name, uploads)
 
     def stage(
         self, path: str, url: str, *, size_bytes: int, checksum: str = "", metadata: dict[str, str] | None = None
-    ) -> StoredEntry:
+    ) -> Entry:
         """Name an object outside the namespace, and return its entry. refstore never deletes such an object."""
         return self.repository.stage(self.name, path, url, size_bytes=size_bytes, checksum=checksum, metadata=metadata)
 
-    def stage_many(self, items: Iterable[Stage]) -> Sequence[StoredEntry]:
+    def stage_many(self, items: Iterable[Stage]) -> Sequence[Entry]:
         """Stage any number of objects in batches, and return their entries in the same order."""
         return self.repository.stage_many(self.name, items)
 
@@ -211,29 +281,29 @@ class Branch(Ref):
         size_bytes: int | None = None,
         checksum: str = "",
         metadata: dict[str, str] | None = None,
-    ) -> StoredEntry:
+    ) -> Entry:
         """Put an issued address on the branch after its object was written, and return the entry."""
         return self.repository.link(self.name, path, token, size_bytes=size_bytes, checksum=checksum, metadata=metadata)
 
-    def link_many(self, items: Iterable[Link]) -> Sequence[StoredEntry]:
+    def link_many(self, items: Iterable[Link]) -> Sequence[Entry]:
         """Link any number of addresses in batches, and return their entries in the same order."""
         return self.repository.link_many(self.name, items)
 
     def link_each(
         self, items: Iterable[Link]
-    ) -> Iterator[StoredEntry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
+    ) -> Iterator[Entry | AlreadyLinked | AlreadyExists | PathChanged | Contention]:
         """Link any number of addresses, and yield for each its entry, or the error that refused it."""
         return self.repository.link_each(self.name, items)
 
-    def move(self, path: str, *, to_path: str | None = None, to_branch: str | Branch | None = None) -> StoredEntry:
+    def move(self, path: str, *, to_path: str | None = None, to_branch: str | Branch | None = None) -> Entry:
         """Copy an object to another path, another branch, or both, then delete its source."""
         return self.repository.move(self.name, path, to_path=to_path, to_branch=_name_of(to_branch))
 
-    def move_many(self, moves: Sequence[Move], *, to_branch: str | Branch | None = None) -> Sequence[StoredEntry]:
+    def move_many(self, moves: Sequence[Move], *, to_branch: str | Branch | None = None) -> Sequence[Entry]:
         """Copy within the branch, or to `to_branch`, then delete the sources."""
         return self.repository.move_many(self.name, moves, to_branch=_name_of(to_branch))
 
-    def change_metadata(self, path: str, change: Callable[[StoredEntry], StoredEntry]) -> StoredEntry:
+    def change_metadata(self, path: str, change: Callable[[Entry], Entry]) -> Entry:
         """Change what is said of the object at a path."""
         return self.repository.change_metadata(self.name, path, change)
 
@@ -247,7 +317,7 @@ class Branch(Ref):
         """Delete any number of paths, in batches."""
         self.repository.delete_many(self.name, paths)
 
-    def delete_if_entry(self, path: str, entry: StoredEntry) -> None:
+    def delete_if_entry(self, path: str, entry: Entry) -> None:
         """Delete a path if it still holds the entry that was read there."""
         self.repository.delete_if_entry(self.name, path, entry)
 
@@ -297,9 +367,20 @@ class Branch(Ref):
 
     # ---- history
 
-    def commit(self, message: str, **details: Unpack[CommitDetails]) -> CommitInfo:
+    def commit(self, message: str, **details: Unpack[CommitDetails]) -> Commit:
         """Commit what is staged on the branch, and return the new commit."""
         return self.repository.commit(self.name, message, **details)
+
+    def transaction(
+        self,
+        message: str,
+        *,
+        metadata: dict[str, str] | None = None,
+        committer: str = "",
+        lease: timedelta = timedelta(days=1),
+    ) -> Transaction:
+        """Return a unit of work for a `with` statement, which is merged into this branch at the end."""
+        return self.repository.transaction(self.name, message, metadata=metadata, committer=committer, lease=lease)
 
     def merge_from(
         self,
@@ -309,21 +390,19 @@ class Branch(Ref):
         strategy: str = "",
         squash: bool = False,
         **details: Unpack[CommitDetails],
-    ) -> CommitInfo:
+    ) -> Commit:
         """Merge a ref into this branch, as `Repository.merge` does, and return the new commit."""
         return self.repository.merge(
             str(source), into=self.name, message=message, strategy=strategy, squash=squash, **details
         )
 
-    def revert(
-        self, ref: str | Ref, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
-    ) -> CommitInfo:
+    def revert(self, ref: str | Ref, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]) -> Commit:
         """Undo a commit by a new one on the branch, and return the new one."""
         return self.repository.revert(str(ref), on=self.name, parent=parent, message=message, **details)
 
     def cherry_pick(
         self, ref: str | Ref, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
-    ) -> CommitInfo:
+    ) -> Commit:
         """Apply a commit's changes again by a new one on the branch, and return the new one."""
         return self.repository.cherry_pick(str(ref), onto=self.name, parent=parent, message=message, **details)
 
@@ -332,11 +411,12 @@ class Branch(Ref):
         return self.repository.diff(self.name, to=_name_of(to), prefix=prefix, after=after)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Tag(Ref):
     """A tag. `commit_id` and `created` are as the call read them that made the handle, or are read, as a branch's."""
 
-    _stored: StoredTag | None = field(default=None, compare=False)
+    def __init__(self, repository: Repository, name: str, stored: StoredTag | None = None) -> None:
+        super().__init__(repository, name)
+        self._stored = stored
 
     @property
     def commit_id(self) -> CommitId:
@@ -346,7 +426,7 @@ class Tag(Ref):
     @property
     def created(self) -> datetime:
         """When the tag was created, in UTC. Raises TagNotFound."""
-        return _datetime_of(self._read_stored().created_ms)
+        return to_datetime(self._read_stored().created_ms)
 
     def _read_stored(self) -> StoredTag:
         return self._stored or self.repository.get_tag(self.name)._read_stored()  # which has it
@@ -358,7 +438,3 @@ class Tag(Ref):
 
 def _name_of(ref: str | Ref | None) -> str | None:
     return None if ref is None else str(ref)
-
-
-def _datetime_of(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -317,7 +317,7 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             of_kind.note_dataset(dataset)
             held.setdefault(entry.address, (of_kind, name))
             return
-        purge_object = of_kind.add(dataset, name, stored_entry(entry))
+        purge_object = of_kind.add(dataset, name, entry)
         if purge_object is not None and (not purge_object.names or (of_summary and name not in purge_object.names)):
             planned.add(entry.address)
             purge_object.names.append(name)

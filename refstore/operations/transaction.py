@@ -30,7 +30,8 @@ from refstore.errors import (
 )
 from refstore.operations import branch, multipart
 from refstore.operations import commit as commit_operation
-from refstore.operations.commit import CommitInfo, CommitOptions
+from refstore.operations.commit import CommitOptions
+from refstore.public_types import Commit
 from refstore.records.branch_records import StoredBranch
 from refstore.versioning.branches import ATTEMPTS, OpenBranch
 from refstore.versioning.markers import BRANCH_DELETED_CAUSE
@@ -116,14 +117,14 @@ def _commit_and_merge(ctx: Context, begun: BegunTransaction, options: CommitOpti
     return None
 
 
-def merge_when_clean(ctx: Context, commit: CommitId, target: BranchName, options: CommitOptions) -> CommitInfo:
+def merge_when_clean(ctx: Context, commit: CommitId, target: BranchName, options: CommitOptions) -> Commit:
     """Merge a commit into a branch as one commit; while that has staged changes, or others keep moving it, wait for
     them, but not for long.
 
     Raises MergeConflict, DirtyBranch, NothingToCommit, Gone, BranchNotFound, Contention.
     """
 
-    def merge() -> CommitInfo:
+    def merge() -> Commit:
         with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             return commit_operation.merge(ctx, target, commit, options, squash=True)
 

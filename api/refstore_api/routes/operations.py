@@ -14,6 +14,7 @@ from refstore.core.ids import Address
 from refstore.operations.address_info import AddressInfo
 from refstore.operations.purge_roles import PurgeRole
 from refstore.operations.restore import RestoreOutcome
+from refstore.public_types import stored_entry
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from refstore_api.auth import Operator, Reader, Writer
@@ -59,7 +60,7 @@ async def move_object(call: Writer, branch: str, body: MoveRequest) -> Response:
 
     def move(repo: Repository) -> Response:
         entry = repo.move(branch, body.src_path, to_path=body.dest_path)
-        return make_object_response(repo.context, body.dest_path, entry, 201)
+        return make_object_response(repo.context, body.dest_path, stored_entry(entry), 201)
 
     return await call.run(move)
 
@@ -83,7 +84,7 @@ async def restore_object(call: Writer, branch: str, body: RestoreRequestModel) -
         )
         assert restored.entry is not None  # noqa: S101  # what was not restored raised
         status = 200 if restored.outcome is RestoreOutcome.UNCHANGED else 201
-        return make_object_response(repo.context, restored.path, restored.entry, status)
+        return make_object_response(repo.context, restored.path, stored_entry(restored.entry), status)
 
     return await call.run(restore)
 

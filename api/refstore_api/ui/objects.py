@@ -7,10 +7,10 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from refstore.core.ids import Address, is_own
+from refstore.core.ids import is_own
 from refstore.errors import RefstoreError
 from refstore.operations.address_info import AddressInfo
-from refstore.records.staging_records import StoredEntry
+from refstore.public_types import Entry
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.ui.page_urls import PATH
@@ -59,9 +59,9 @@ async def why(session: ReaderSession, address: Path) -> Response:
     )
 
 
-def _read_names(repo: Repository, entry: StoredEntry | None) -> AddressInfo | None:
+def _read_names(repo: Repository, entry: Entry | None) -> AddressInfo | None:
     """Return the references to the object that is there now."""
-    if entry is None or not is_own(Address(entry.address)):
+    if entry is None or not is_own(entry.address):
         return None
     try:
         return repo.address(entry.address)
