@@ -242,7 +242,7 @@ class RefstoreFileSystem(AbstractFileSystem):
 
     def _list(self, parts: PathParts) -> Iterator[dict[str, Any]]:
         if not parts.repository:
-            yield from (_folder(str(name)) for name, _ in self._lake.repositories())
+            yield from (_folder(str(repo.name)) for repo in self._lake.repositories())
             return
         repo = self._lake.repository(parts.repository)
         if not parts.ref:

@@ -43,7 +43,7 @@ def render_lake_metrics(lake: Lake) -> bytes:
     probe = metrics.gauge(metrics.KV_PROBE_SECONDS, registry)
     began = time.perf_counter()
     try:
-        repositories = list(lake.repositories())
+        repositories = list(lake.repository_records())
         known = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
         probe.set(time.perf_counter() - began)
     except KVUnavailable:

@@ -133,7 +133,7 @@ def collect_lake(lake: Lake, engine: EngineOptions, request: CollectRequest) -> 
 
 
 def _repositories(lake: Lake) -> Iterator[Repository]:
-    for name in [name for name, _ in lake.repositories()]:
+    for name in [name for name, _ in lake.repository_records()]:
         try:
             yield lake.repository(name)
         except RepositoryNotFound:  # it was deleted since it was listed

@@ -124,7 +124,7 @@ def _lake(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
     from refstore.kv_recovery.kv_verification import verify_lake
 
     with open_lake(ctx, only_read=True) as lake:
-        yield from _time_call("kv", lambda: len(list(lake.repositories())), "repositories")
+        yield from _time_call("kv", lambda: len(list(lake.repository_records())), "repositories")
         yield from _check_safely("durations", partial(_durations, lake))
         yield from _time_call(
             f"objects at {redact_url(lake.objects_url)}",
@@ -255,7 +255,7 @@ def _deletion(lake: Lake, seen: KvVerification) -> Iterator[Check]:
 
 
 def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
-    repositories, now_ms = list(lake.repositories()), lake.clock.now_ms()
+    repositories, now_ms = list(lake.repository_records()), lake.clock.now_ms()
     known = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
     silent = False
     for name, record in repositories:

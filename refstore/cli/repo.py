@@ -88,7 +88,7 @@ def list_(ctx: typer.Context, prefix: NamePrefix = "") -> None:
     Example: refstore repo list --json
     """
     with open_lake(ctx, only_read=True) as lake:
-        emit(ctx, (_row(name, record) for name, record in lake.repositories(prefix=prefix)))
+        emit(ctx, (_row(name, record) for name, record in lake.repository_records(prefix=prefix)))
 
 
 @app.command("show")
@@ -150,7 +150,7 @@ def _check_new_lake(ctx: typer.Context) -> None:
     """Raise InvalidSettings for a lake that has repositories, or other durations than those for trying."""
     with open_lake(ctx, create=True, only_read=True) as lake:
         record = read_record(lake.kv)
-        is_new = record is None and next(iter(lake.repositories()), None) is None
+        is_new = record is None and next(iter(lake.repository_records()), None) is None
         if not is_new and (record is None or not is_for_trying(record.current)):
             raise InvalidSettings(
                 "--for-trying makes a lake, and this one exists with other durations; name another folder with --data, "

@@ -53,7 +53,7 @@ def status(
 
 
 def _all(ctx: typer.Context, lake: Lake) -> None:
-    repositories, now_ms = list(lake.repositories()), lake.clock.now_ms()
+    repositories, now_ms = list(lake.repository_records()), lake.clock.now_ms()
     known = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
     not_measured = "not measured yet" if invocation_of(ctx).output == "table" else None
 

@@ -133,7 +133,7 @@ class BucketLookup:
     def scan(self, principal: Principal) -> Iterator[BucketRow]:
         """Yield all buckets, as they are for a caller, in order of name, in a thread."""
         pins = self._pinned | {name: S3Bucket(*each) for name, each in parse_pinned_buckets(principal.buckets).items()}
-        created = {str(name): record for name, record in self._service.lake.repositories()}
+        created = {str(name): record for name, record in self._service.lake.repository_records()}
         rows = [
             BucketRow(bucket, created[bucket.repository].created_ms)
             for bucket in pins.values()

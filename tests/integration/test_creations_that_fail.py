@@ -87,7 +87,7 @@ def test_a_creation_that_the_kv_fails_once_gives_its_namespace_back(at: int, lan
     world.heal()
     repo = world.lake.create_repository("sales", namespace=URL)
     assert world.claim == world.marker == repo.context.repo.encode()
-    assert {name for name, _ in world.lake.repositories()} == {"sales"}
+    assert {repo.name for repo in world.lake.repositories()} == {"sales"}
 
 
 @pytest.mark.parametrize("landed", [False, True])
@@ -151,7 +151,7 @@ def test_the_claim_is_kept_while_the_name_may_still_be_written(landed: bool) -> 
     world.heal()
     assert world.claim is not None
     assert world.claim == world.marker
-    assert [name for name, _ in world.lake.repositories()] == (["sales"] if landed else [])
+    assert [repo.name for repo in world.lake.repositories()] == (["sales"] if landed else [])
 
 
 @pytest.mark.parametrize("retrying", [False, True])

@@ -199,10 +199,10 @@ def test_the_command_on_a_real_redis_and_a_real_s3(
         assert "Nothing that is named is gone, and nothing that is not named is left." in ran.stdout
         assert "killed the client 'victim'" in ran.stderr
         with refstore.create(**stores) as lake:
-            ((name, _),) = lake.repositories()
-            check(lake.repository(name))
-            assert f"refstore repo delete {name}" in ran.stderr
-        assert processes_with(name) == []
+            (repo,) = lake.repositories()
+            check(repo)
+            assert f"refstore repo delete {repo.name}" in ran.stderr
+        assert processes_with(repo.name) == []
     assert list(tmp_path.glob("refstore-demo-*")) == []
 
 

@@ -254,7 +254,8 @@ class RepositoryDomain:
         # what the time is makes no difference to trees, and looking at it would be a step that a remembered result does
         # not take
         trees = RememberedTrees(stores.objects, stores.ids, FakeClock(self._wall_ms), self._trees)
-        return Tools(Repository(replace(context, make_trees=lambda: trees), self._record), lake, stores)
+        context = replace(context, make_trees=lambda: trees)
+        return Tools(Repository(context.name, self._record, lambda: context), lake, stores)
 
     def is_immutable(self, partition: str) -> bool:
         return partition == keys.commits(self.repo_id)

@@ -63,11 +63,11 @@ class Losing:
         """What must be the same in a KV that was made anew: commits, landed marks, tags, and heads."""
         with self.lake() as lake:
             found: dict[str, Any] = {}
-            for name, record in lake.repositories():
-                ctx = lake.context(name, record)
+            for repo in lake.repositories():
+                ctx = repo.context
                 for partition in (keys.commits(ctx.repo), keys.landed_commits(ctx.repo), keys.tags(ctx.repo)):
                     found[partition] = list(ctx.kv.scan_all(partition))
-                found[name] = [(branch, each.head, each.id) for branch, each in ctx.branches.scan_open()]
+                found[repo.name] = [(branch, each.head, each.id) for branch, each in ctx.branches.scan_open()]
             return found
 
 

@@ -96,8 +96,8 @@ class World:
         self.clock.advance(1)  # so that its entries are newer than those of the others
         lake = Lake(self.kv, ROOT, clock=self.clock, open_store=open_store)
         if faults is not None:
-            for name, _ in lake.repositories():
-                lake.repository(name)
+            for repo in lake.repositories():
+                assert repo.context
             assert lake.own_store is opened[-1]
             for store in opened:
                 store.begin(faults)

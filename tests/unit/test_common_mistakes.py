@@ -133,7 +133,7 @@ class TestMistakes:
         ):
             with pytest.raises(Invalid, match="is 1"):
                 call()
-        assert [name for name, _ in lake.repositories()] == ["sales"]
+        assert [repo.name for repo in lake.repositories()] == ["sales"]
 
 
 class TestBodies:

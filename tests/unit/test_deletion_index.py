@@ -121,7 +121,7 @@ class Dies(MemoryObjects):
 @pytest.mark.parametrize("at", range(1, 7))
 def test_whoever_dies_while_it_is_written_loses_and_invents_nothing(repo: Repository, at: int, behind: bool) -> None:
     dying = Dies(at, behind=behind)
-    dead = Repository(replace(repo.context, objects=dying), repo.record)
+    dead = Repository(repo.name, repo.record, lambda: replace(repo.context, objects=dying))
 
     def index_both() -> None:
         for run in (1, 2):
@@ -214,7 +214,7 @@ class Counting(LocalObjects):
 def test_a_lookup_reads_of_each_file_the_footer_and_one_row_group(tmp_path: Path, repo: Repository) -> None:
     """The addresses of each run are all over the time, so that every file may have each."""
     store = Counting(tmp_path)
-    many = Repository(replace(repo.context, objects=store), repo.record)
+    many = Repository(repo.name, repo.record, lambda: replace(repo.context, objects=store))
     for run in range(3):
         index(many, run, 40_000, unit=10_000)
     address = addresses(1, 40_000)[17_777]

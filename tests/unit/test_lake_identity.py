@@ -159,7 +159,7 @@ def test_a_kv_that_is_made_anew_gets_the_id_of_the_object_store(refstore: Comman
     refstore.ok(*stores, "kv", "rebuild", "--yes")
     with places["one"].open() as lake, Lake.open(places["nothing"].kv, places["one"].objects) as rebuilt:
         assert rebuilt.id == lake.id
-        assert [name for name, _ in rebuilt.repositories()] == ["sales"]
+        assert [repo.name for repo in rebuilt.repositories()] == ["sales"]
 
 
 @pytest.mark.parametrize("lost", ["KV", "object store"])
@@ -187,7 +187,7 @@ def test_reconcile_asks_before_it_takes_another_lakes_object_store(refstore: Com
     ran = refstore("--kv", places["one"].kv, "--objects", places["other"].objects, "kv", "reconcile")
     assert (ran.code, "give --yes" in ran.err) == (2, True)
     with places["one"].open() as lake:
-        assert [name for name, _ in lake.repositories()] == ["sales"]
+        assert [repo.name for repo in lake.repositories()] == ["sales"]
 
 
 class TestALakeWithoutId:

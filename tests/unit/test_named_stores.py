@@ -75,7 +75,7 @@ def test_a_changed_endpoint_is_used_only_where_the_repository_is(
     with open_lake(moto_s3_server.endpoint) as lake:
         lake.create_repository("beside").upload("main", "a", b"1")
         lake.create_repository("far", namespace=f"{namespace}?endpoint=archive").upload("main", "a", b"2")
-        records = [record.namespace for _, record in lake.repositories()]
+        records = [repo.record.namespace for repo in lake.repositories()]
         assert [urlsplit(each).query for each in records] == ["", "endpoint=archive"]
     with S3FaultProxy(moto_s3_server.endpoint) as moved:
         with open_lake(moved.endpoint, moved.endpoint) as lake:

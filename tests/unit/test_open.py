@@ -164,7 +164,7 @@ class TestALakeThatIsNotThere:
         assert not (tmp_path / "urls" / "objects").exists()
         made_in(refstore.open(kv=kv, objects=objects, create=True))
         with refstore.open(kv=kv, objects=objects) as lake:
-            assert [name for name, _ in lake.repositories()] == ["sales"]
+            assert [repo.name for repo in lake.repositories()] == ["sales"]
 
     def test_half_of_a_lake_is_no_new_one(self, tmp_path: Path) -> None:
         kv, objects = stores(tmp_path / "urls")
@@ -176,6 +176,6 @@ class TestALakeThatIsNotThere:
         made_in(refstore.create(f"file://{tmp_path}/a%20b"))
         made = refstore.open(tmp_path / "a b")
         with made as lake:
-            assert [name for name, _ in lake.repositories()] == ["sales"]
+            assert [repo.name for repo in lake.repositories()] == ["sales"]
         with pytest.raises(InvalidSettings, match="name other stores with kv= and objects="):
             refstore.open("s3://bucket/lake")

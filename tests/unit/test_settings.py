@@ -170,7 +170,7 @@ class TestStores:
             lake.create_repository("lake")
         settings = loaded({"data": str(folder)}).settings
         with Lake.open(settings.kv, settings.objects) as lake:
-            assert [name for name, _ in lake.repositories()] == ["lake"]
+            assert [repo.name for repo in lake.repositories()] == ["lake"]
         assert [path.name for path in tmp_path.iterdir()] == ["a b%20c"]
 
     @pytest.mark.parametrize("place", ["the command line", "a file", "the SDK"])

@@ -40,7 +40,7 @@ async def list_repositories(call: Reader, page: PageOf, prefix: Prefix = "", sea
     def read(lake: Lake) -> RepositoryList:
         repositories = (
             _repository_model(name, record)
-            for name, record in lake.repositories(prefix=prefix, after=page.after)
+            for name, record in lake.repository_records(prefix=prefix, after=page.after)
             if search in name and (not own or name in own)
         )
         results, pagination = page.take(repositories, lambda repository: repository.id)

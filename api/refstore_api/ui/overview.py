@@ -75,7 +75,7 @@ def _repository_rows(lake: Lake, session: UserSession) -> list[RepositoryRow]:
     own = session.principal.repositories
     now_ms = lake.clock.now_ms()
     week_ago = figures.day_of(now_ms - (WEEK - 1) * DAY_MS)
-    repositories = [(name, record) for name, record in lake.repositories() if not own or name in own]
+    repositories = [(name, record) for name, record in lake.repository_records() if not own or name in own]
     all_figures = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
     rows: list[RepositoryRow] = []
     for name, record in repositories:

@@ -38,7 +38,7 @@ async def show(session: ReaderSession) -> Response:
     def work(lake: Lake) -> Response:
         leases = _leases(lake)
         own = session.principal.repositories
-        repositories = [(name, record) for name, record in lake.repositories() if not own or name in own]
+        repositories = [(name, record) for name, record in lake.repository_records() if not own or name in own]
         all_figures = figures.read_all_figures(lake.kv, [record.id for _, record in repositories])
         rows = [
             (name, known, leases.get(record.id, 0))
