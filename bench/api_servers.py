@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from bench import lakes
 from bench.measure import on_processor
 from bench.s3_requests import S3Target
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.service import s3_secrets
 
 KEY_ID: Final = "bench"
@@ -84,7 +84,7 @@ def gateway(
     with _serving(options, logs, {"s3_port": 0, "s3_secrets_key": S3_SECRETS_KEY}, apart=apart) as server:
         cipher = s3_secrets.read_cipher(S3_SECRETS_KEY, None)
         assert cipher is not None
-        with Lake.open(kv_url, objects or objects_url) as lake:
+        with open_lake_at(kv_url, objects or objects_url) as lake:
             s3_secrets.make_s3_secret(lake, cipher, KEY_ID, overlap_ms=0, secret=secret)
         yield server, S3Target(_said_port(logs, S3_STARTED), KEY_ID, secret, lakes.REPOSITORY, "main/")
 

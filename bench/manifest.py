@@ -22,7 +22,7 @@ from bench.measure import Row, Series, at_most, in_turns, seconds_of
 from bench.workshop import Workshop
 from refstore.core.safety import Safety
 from refstore.kv import open_kv
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore.versioning.manifest import Manifest
@@ -61,7 +61,10 @@ def times(shop: Workshop) -> Iterator[Row]:
         (f"SQLite on disk and {shop.s3_name()}", (lakes.stores_in(shop.on_disk("manifest"))[0], shop.s3().url())),
     )
     for place, (kv_url, objects_url) in places:
-        with Lake.open(kv_url, objects_url) as lake, Lake.open(kv_url, objects_url, safety=WITNESSING) as witnessing:
+        with (
+            open_lake_at(kv_url, objects_url) as lake,
+            open_lake_at(kv_url, objects_url, safety=WITNESSING) as witnessing,
+        ):
             lake.create_repository(lakes.REPOSITORY)
             for sides in _sides(lake, witnessing):
                 shop.say(f"manifest: {sides.what}, {place}")

@@ -23,7 +23,7 @@ from bench.workshop import Workshop
 from refstore.core import ids
 from refstore.core.safety import Safety
 from refstore.kv import open_kv
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.objects.s3.client import CONCURRENT_REQUESTS
 from refstore_gc import gc_run as job
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
@@ -118,7 +118,7 @@ def _s3(shop: Workshop, engines: Engines) -> Row:
     def ours(number: int) -> float:
         shop.say(f"sweeping on {shop.s3_name()}: turn {number + 1} of {turns}")
         kv_url, objects_url = lakes.stores_in(shop.in_memory("sweep-s3"))[0], server.url()
-        with Lake.open(kv_url, objects_url) as lake:
+        with open_lake_at(kv_url, objects_url) as lake:
             repo = lake.create_repository(lakes.REPOSITORY)
             namespace = urlsplit(repo.record.namespace).path.strip("/")
         fill(server, [f"{namespace}/{address}" for address in _orphans(count)])

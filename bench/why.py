@@ -21,7 +21,7 @@ from bench.workshop import Workshop
 from refstore.core.arrow_arrays import make_array, make_scalar
 from refstore.deletion_history import deletion_index
 from refstore.gc_marks import RunState
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.mark_records import GcRun
@@ -41,7 +41,7 @@ ID_LENGTH: Final = 26
 def run(shop: Workshop) -> Iterator[Row]:
     runs = shop.scale.swept_runs
     folder = shop.on_disk("why")
-    with Lake.open(*lakes.stores_in(folder)) as lake:
+    with open_lake_at(*lakes.stores_in(folder)) as lake:
         repo = lake.create_repository(lakes.REPOSITORY)
         shop.say(f"why: writing the index of {runs:,} runs of {DELETIONS:,} deletions")
         every = [_write_run(repo, number) for number in range(runs)]

@@ -44,7 +44,7 @@ def reap_at(*, kv: str, objects: str, grace_seconds: float = 0.0) -> Measured:
 def reap_by_default(*, kv: str, objects: str, after_grace: bool = False) -> Measured:
     """The same with the lake's own grace window; `after_grace`: with a clock that is past it."""
     from refstore.core.clock import SystemClock
-    from refstore.lake import Lake
+    from refstore.lake import open_lake_at
 
     class Later(SystemClock):
         ahead_ms = 0
@@ -53,7 +53,7 @@ def reap_by_default(*, kv: str, objects: str, after_grace: bool = False) -> Meas
             return super().now_ms() + self.ahead_ms
 
     clock = Later()
-    with Lake.open(kv, objects, clock=clock) as lake:
+    with open_lake_at(kv, objects, clock=clock) as lake:
         clock.ahead_ms = int((lake.safety.grace_seconds + 60) * 1000) if after_grace else 0
         return _reap(lake, grace_seconds=None)
 

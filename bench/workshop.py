@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from bench import lakes
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server, environment
 from tests.servers.s3_ceph import CephRgw
@@ -249,7 +249,7 @@ class Workshop:
 def make_lake(folder: Path, objects: str = "") -> None:
     """The embedded default under a folder, with the repository that all benchmarks use. `objects`: another store."""
     kv_url, objects_url = lakes.stores_in(folder)
-    with Lake.open(kv_url, objects or objects_url) as lake:  # it has an id then, as lakes have
+    with open_lake_at(kv_url, objects or objects_url) as lake:  # it has an id then, as lakes have
         lake.create_repository(lakes.REPOSITORY)
 
 

@@ -3,6 +3,7 @@
     RefstoreError
     ├── Invalid            the call is wrong; change it (HTTP 400)
     │   ├── LakeClosed         the lake was closed before the call
+    │   ├── LakeReadOnly       the lake was opened to read only, and the call changes something
     │   ├── InvalidName        a repository, branch, tag, token or address is malformed
     │   ├── InvalidPath        a path is empty, too long, or hostile
     │   ├── InvalidParts       the parts that a multipart upload is to be joined from are not those that were written
@@ -96,6 +97,16 @@ class Invalid(RefstoreError, ValueError):
 
 class LakeClosed(Invalid):
     code = "lake_closed"
+
+
+class LakeReadOnly(Invalid):
+    code = "lake_read_only"
+
+    def __init__(
+        self,
+        message: str = "the lake was opened to read only, so nothing was changed; open it without read_only",
+    ) -> None:
+        super().__init__(message)
 
 
 class InvalidName(Invalid):

@@ -26,6 +26,7 @@ from refstore.errors import (
     ForeignNotAllowed,
     Gone,
     KVRefused,
+    LakeReadOnly,
     NotFound,
     ObjectsRefused,
 )
@@ -47,7 +48,7 @@ def translate_errors(name: str) -> Generator[None, None, None]:
         raise FileNotFoundError(errno.ENOENT, str(error), name) from error
     except AlreadyExists as error:
         raise FileExistsError(errno.EEXIST, str(error), name) from error
-    except (ForeignNotAllowed, KVRefused, ObjectsRefused) as error:
+    except (ForeignNotAllowed, KVRefused, LakeReadOnly, ObjectsRefused) as error:
         raise PermissionError(errno.EACCES, str(error), name) from error
 
 

@@ -38,16 +38,16 @@ _ID_BYTES_MAX: Final = 200
 _ATTEMPTS: Final = 16
 
 
-def agree_on_id(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[], None], *, only_read: bool) -> str:
+def agree_on_id(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[], None], *, read_only: bool) -> str:
     """Return the id of the lake that the KV and the object store belong to; a new lake gets `new_id`.
 
-    `make_store`: makes the folder of a new lake. `only_read`: write nothing; '' is a lake without an id. Raises
+    `make_store`: makes the folder of a new lake. `read_only`: write nothing; '' is a lake without an id. Raises
     WrongStore, Contention, CorruptObject, KVUnavailable, ObjectsUnavailable.
     """
     for _ in range(_ATTEMPTS):
         raw = kv.get(keys.LAKE)
         try:
-            lake_id = _agree_once(kv, store, raw, new_id, make_store, only_read=only_read)
+            lake_id = _agree_once(kv, store, raw, new_id, make_store, read_only=read_only)
         except WrongStore:
             if kv.get(keys.LAKE) == raw:
                 raise
@@ -117,7 +117,7 @@ def unify_ids(kv: KV, store: ObjectStore, new_id: str) -> bool:
 
 
 def _agree_once(
-    kv: KV, store: ObjectStore, raw: bytes | Absent, new_id: str, make_store: Callable[[], None], *, only_read: bool
+    kv: KV, store: ObjectStore, raw: bytes | Absent, new_id: str, make_store: Callable[[], None], *, read_only: bool
 ) -> str | None:
     """Return the id; None: another process has changed the KV's record meanwhile."""
     record = decode_optional(raw, LakeRecord)
@@ -125,12 +125,12 @@ def _agree_once(
         check_store(store, record.id)
         return record.id
     is_empty = next(_repositories(kv), None) is None and not kv.scan(keys.CLEARED_REPOSITORIES, limit=1)
-    if is_empty and not only_read:
+    if is_empty and not read_only:
         make_store()
     try:
         stored = read_id(store)
     except ObjectsUnavailable:
-        if is_empty and only_read:
+        if is_empty and read_only:
             return ""  # there is nothing to read
         raise
     if record is None and stored:
@@ -141,7 +141,7 @@ def _agree_once(
         )
     if not stored:
         _check_not_another(kv, store, is_empty=is_empty)
-    if only_read:
+    if read_only:
         return record.id if record is not None and stored == record.id else ""
     if record is None:
         record = LakeRecord(new_id)

@@ -58,6 +58,7 @@ from refstore.errors import (
     Contention,
     Corrupt,
     KVUnavailable,
+    LakeReadOnly,
     ObjectsUnavailable,
     RefstoreError,
 )
@@ -125,7 +126,7 @@ class AuditLog:
         act = self._new_act(action, repository, target, before, after, None)
         try:
             begun = self._append_act(act, self._io_seconds)
-        except (KVUnavailable, AuditUnavailable):
+        except (KVUnavailable, AuditUnavailable, LakeReadOnly):
             raise
         except RefstoreError as error:
             kind = AuditUnavailable if error.retryable else AuditRefused

@@ -90,7 +90,7 @@ def open_lake(
     ctx: typer.Context,
     *,
     create: bool = False,
-    only_read: bool = False,
+    read_only: bool = False,
     check_identity: bool = True,
     allow_foreign: Sequence[str] = (),
     for_trying: bool = False,
@@ -111,7 +111,7 @@ def open_lake(
             settings,
             explicit=dict.fromkeys(SHARED, "--for-trying") if for_trying else None,
             create=create,
-            only_read=only_read,
+            read_only=read_only,
             check_identity=check_identity,
             allow_foreign=allow_foreign,
         ) as lake,
@@ -140,10 +140,10 @@ def warn_of_open_folders(settings: Settings) -> None:
 
 @contextmanager
 def repository_of(
-    ctx: typer.Context, name: str, *, only_read: bool = False, allow_foreign: Sequence[str] = ()
+    ctx: typer.Context, name: str, *, read_only: bool = False, allow_foreign: Sequence[str] = ()
 ) -> Generator[Repository, None, None]:
     """Open one repository of the lake for the block. Raises RepositoryNotFound."""
-    with open_lake(ctx, only_read=only_read, allow_foreign=allow_foreign) as lake:
+    with open_lake(ctx, read_only=read_only, allow_foreign=allow_foreign) as lake:
         repo = lake.repository(name)
         try:
             yield repo

@@ -11,8 +11,9 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, loaded_of, open_lake
 from refstore.cli.parameters import DryRun
-from refstore.cli.rows import format_when, seconds_of
-from refstore.core.safety import SHARED
+from refstore.cli.rows import format_when
+from refstore.core.durations import parse_duration
+from refstore.core.safety import LONGEST_SECONDS, SHARED
 from refstore.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -44,23 +45,21 @@ def config(
     REFSTORE_CONFIG, or refstore/refstore.toml in your configuration directory, such as ~/.config). The first row names
     the file. Passwords and keys are hidden.
 
-    Some durations stand in the KV, because safety rests on them: a scrubber, for instance, may only take what is older
-    than the longest operation of any process. A process takes them from there, and refuses to start with settings that
-    differ. --agreed shows them, those that still count after a change, and the settings of this process.
+    Some durations are no settings, because safety rests on them: a scrubber, for instance, may only take what is older
+    than the longest operation of any process. They stand in the KV, and every process takes them from there. --agreed
+    shows them, and those that still count after a change.
 
     --set changes them. Processes read the change within a minute; none has to be stopped for it. Until every operation
     that began under the former durations has ended, both count: operations end within the shorter ones, and the reaper
-    and the offline job wait for the longer ones. The command says until when. By then set the new durations wherever a
-    process has them as settings (--agreed names where); after that, a process that starts with the former ones is
-    refused.
+    and the offline job wait for the longer ones. The command says until when.
 
-    After a shorter io_timeout_seconds, start all processes again by then: they opened their connections with the longer
+    After a shorter io_timeout, start all processes again by then: they opened their connections with the longer
     one, and refuse to work with it.
 
     \b
     Example: refstore config --kv redis://localhost/0 --objects s3://bucket/lake
              refstore config --agreed
-             refstore config --set operation_deadline_seconds=2h --set scrub_after_seconds=3h --dry-run
+             refstore config --set operation_deadline=2h --set issue=15m --dry-run
     """
     if changes:
         _change_agreed(ctx, changes, dry_run=dry_run)
@@ -75,20 +74,12 @@ def config(
 def _show_agreed(ctx: typer.Context) -> None:
     from refstore.agreed_durations import read_record
 
-    with open_lake(ctx, only_read=True, check_durations=False) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         record, now_ms = read_record(lake.kv), lake.clock.now_ms()
-    rows = [_row(ctx, name, record, now_ms) for name in SHARED]
-    emit(ctx, rows)
+    emit(ctx, [_row(name, record, now_ms) for name in SHARED])
     if record is None:
         typer.echo(
-            "This lake has no agreed durations yet; the first process that changes something in it sets its own.",
-            err=True,
-        )
-    elif differing := [row for row in rows if row["own_seconds"] not in (None, row["agreed_seconds"])]:
-        is_refused = any(row["own_seconds"] not in row["former_seconds"] for row in differing)
-        typer.echo(
-            "Settings of this process differ from what was agreed; remove them, or set them to it: a process with them "
-            + ("does not start." if is_refused else f"does not start any more after {differing[0]['until']}."),
+            "This lake has no agreed durations yet; the first process that changes something in it sets the defaults.",
             err=True,
         )
 
@@ -97,10 +88,10 @@ def _change_agreed(ctx: typer.Context, changes: Sequence[str], *, dry_run: bool)
     from refstore.agreed_durations import change_durations
 
     new_seconds = dict(_parse(text) for text in changes)
-    with open_lake(ctx, only_read=dry_run, check_durations=False) as lake:
+    with open_lake(ctx, read_only=dry_run) as lake:
         done = change_durations(lake.kv, lake.clock, lake.ids, lake.audit, new_seconds, dry_run=dry_run)
     rows = [
-        {"setting": f"safety.{name}", "before_seconds": _number(before), "after_seconds": _number(after)}
+        {"duration": name.removesuffix("_seconds"), "before_seconds": _number(before), "after_seconds": _number(after)}
         for name, before, after in zip(SHARED, done.before, done.after, strict=True)
         if before != after
     ]
@@ -114,19 +105,19 @@ def _change_agreed(ctx: typer.Context, changes: Sequence[str], *, dry_run: bool)
         return
     typer.echo(
         f"{'This was a dry run: nothing was changed. ' if dry_run else ''}Until {until} the former durations count, "
-        "too. By then, set the new ones wherever a process has them as settings.",
+        "too.",
         err=True,
     )
     if done.after.io_timeout_seconds < done.before.io_timeout_seconds:
-        typer.echo("By then, also start every process again, because io_timeout_seconds is shorter.", err=True)
+        typer.echo("By then, also start every process again, because io_timeout is shorter.", err=True)
 
 
 def _parse(text: str) -> tuple[str, float]:
     name, equals, value = text.partition("=")
-    name = name.strip().removeprefix("safety.")
+    name = name.strip()
     if not equals or not name:
-        raise InvalidSettings(f"{text!r} is no change; write NAME=DURATION, such as operation_deadline_seconds=2h")
-    return name, seconds_of(name, value) or 0.0
+        raise InvalidSettings(f"{text!r} is no change; write NAME=DURATION, such as operation_deadline=2h")
+    return f"{name}_seconds", parse_duration(name, value, least=0, most=LONGEST_SECONDS)
 
 
 def _number(seconds: float) -> float:
@@ -134,18 +125,14 @@ def _number(seconds: float) -> float:
     return int(seconds) if seconds == int(seconds) else seconds
 
 
-def _row(ctx: typer.Context, name: str, record: DurationsRecord | None, now_ms: int) -> dict[str, Any]:
+def _row(name: str, record: DurationsRecord | None, now_ms: int) -> dict[str, Any]:
     from refstore.agreed_durations import former_in_force
 
-    loaded = loaded_of(ctx)
     former = former_in_force(record, now_ms) if record is not None else ()
-    is_own = loaded.origins[f"safety.{name}"].kind != "default"
     agreed = _number(getattr(record.current, name)) if record is not None else None
     return {
-        "setting": f"safety.{name}",
+        "duration": name.removesuffix("_seconds"),
         "agreed_seconds": agreed,
         "former_seconds": sorted({_number(getattr(each.durations, name)) for each in former} - {agreed}),
         "until": format_when(former[-1].until_ms) if former else None,
-        "own_seconds": _number(getattr(loaded.settings.safety, name)) if is_own else None,
-        "origin": str(loaded.origins[f"safety.{name}"]) if is_own else None,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from refstore.core.safety import is_for_trying
 from refstore.core.units import format_age
 from refstore.errors import RefstoreError, Unavailable
 from refstore.monitoring import figures
+from refstore.objects import open_objects
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -123,7 +125,7 @@ def _java() -> Iterator[Check]:
 def _lake(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
     from refstore.kv_recovery.kv_verification import verify_lake
 
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         yield from _time_call("kv", lambda: len(list(lake.repository_records())), "repositories")
         yield from _check_safely("durations", partial(_durations, lake))
         yield from _time_call(
@@ -208,13 +210,13 @@ def _kept_versions(lake: Lake) -> Iterator[Check]:
 def _probe(lake: Lake) -> Iterator[Check]:
     """Write, read and delete an object, and compare the store's clock with this machine's."""
     key = f"{PROBE}{lake.ids.new_id(lake.clock.now_ms())}"
-    store = lake.own_store
-    began_ms = lake.clock.now_ms()
-    store.put(key, b"refstore doctor")
-    ended_ms = lake.clock.now_ms()
-    written_ms = store.head(key).mtime_ms
-    readable = store.read(key) == b"refstore doctor"
-    failed = store.delete_many([key]).failed_keys
+    with closing(open_objects(lake.resolve(lake.objects_url))) as store:  # the lake itself is open to read only
+        began_ms = lake.clock.now_ms()
+        store.put(key, b"refstore doctor")
+        ended_ms = lake.clock.now_ms()
+        written_ms = store.head(key).mtime_ms
+        readable = store.read(key) == b"refstore doctor"
+        failed = store.delete_many([key]).failed_keys
     off_ms = max(0, began_ms - 1000 - written_ms, written_ms - ended_ms - 1000)
     if failed or not readable:
         what = f"{key} could not be {'deleted' if failed else 'read back'}"

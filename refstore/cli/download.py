@@ -57,7 +57,7 @@ def download(
     if not path and not recursive:
         ctx.fail("name the object's PATH, or give --recursive")
     with (
-        repository_of(ctx, repo_name, only_read=True, allow_foreign=urls_of(allow_foreign)) as repo,
+        repository_of(ctx, repo_name, read_only=True, allow_foreign=urls_of(allow_foreign)) as repo,
         progress("downloading") as bar,
     ):
         if recursive:

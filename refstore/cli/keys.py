@@ -88,7 +88,7 @@ def list_(ctx: typer.Context) -> None:
     \b
     Example: refstore keys list --json
     """
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         emit(
             ctx,
             (

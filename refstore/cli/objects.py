@@ -69,7 +69,7 @@ def ls(
     """
     if summarize and (recursive or after):
         ctx.fail("--summarize reads every object of PREFIX; leave out --recursive and --after")
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         if summarize:
             emit(ctx, islice(_sums_by_folder(repo.list(ref, prefix=prefix), prefix, depth), limit or None))
             return
@@ -106,7 +106,7 @@ def stat(ctx: typer.Context, repo_name: Name, ref: Ref, path: ObjectPath) -> Non
     \b
     Example: refstore stat sales main 2026/11/21.csv
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         named = repo.resolve(ref, path)
         emit(ctx, {**entry_details(named.entry), "state": "staged" if named.is_staged else "committed"})
 
@@ -118,7 +118,7 @@ def cat(ctx: typer.Context, repo_name: Name, ref: Ref, path: ObjectPath, *, allo
     \b
     Example: refstore cat sales main 2026/11/21.csv | head -3
     """
-    with repository_of(ctx, repo_name, only_read=True, allow_foreign=urls_of(allow_foreign)) as repo:
+    with repository_of(ctx, repo_name, read_only=True, allow_foreign=urls_of(allow_foreign)) as repo:
         for chunk in repo.get(ref, path):
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()

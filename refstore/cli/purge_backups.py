@@ -39,7 +39,7 @@ def backups(
     \b
     Example: refstore purge backups sales
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         from refstore_purge import purge_cleanup
 
         kept = purge_cleanup.scan_backups(repo.context)

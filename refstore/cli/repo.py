@@ -87,7 +87,7 @@ def list_(ctx: typer.Context, prefix: NamePrefix = "") -> None:
     \b
     Example: refstore repo list --json
     """
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         emit(ctx, (_row(name, record) for name, record in lake.repository_records(prefix=prefix)))
 
 
@@ -98,7 +98,7 @@ def show(ctx: typer.Context, name: Name) -> None:
     \b
     Example: refstore repo show sales
     """
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         opened = lake.repository(name)
         grace = opened.context.grace_seconds
         emit(
@@ -148,7 +148,7 @@ def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
 
 def _check_new_lake(ctx: typer.Context) -> None:
     """Raise InvalidSettings for a lake that has repositories, or other durations than those for trying."""
-    with open_lake(ctx, create=True, only_read=True) as lake:
+    with open_lake(ctx, create=True, read_only=True) as lake:
         record = read_record(lake.kv)
         is_new = record is None and next(iter(lake.repository_records()), None) is None
         if not is_new and (record is None or not is_for_trying(record.current)):

@@ -63,7 +63,7 @@ def get(ctx: typer.Context, repo_name: Name) -> None:
     \b
     Example: refstore retention get sales > rules.json
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         stored_rules = _rules_of(repo)
         if invocation_of(ctx).json:
             emit(ctx, {**_row(repo, stored_rules), "document": msgspec.json.decode(stored_rules.document)})
@@ -199,7 +199,7 @@ def explain(
     Example: refstore retention explain sales
              refstore retention explain sales main~3
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         rules = _rules_of(repo).rules
         if ref:
             _explain_one(ctx, repo, rules, ref)

@@ -45,7 +45,7 @@ def status(
     Example: refstore status sales
              refstore status --output csv
     """
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         if not repo_name:
             _all(ctx, lake)
         else:

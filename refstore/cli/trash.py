@@ -38,7 +38,7 @@ def trash(
     Example: refstore trash sales --prefix 2026/
              refstore trash sales --from try
     """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
+    with repository_of(ctx, repo_name, read_only=True) as repo:
         emit(
             ctx,
             (

@@ -58,7 +58,7 @@ def why(
              refstore why sales team/x 2026/11/21.csv
     """
     address, ref, path = _place(ctx, what, path)
-    with open_lake(ctx, only_read=True) as lake:
+    with open_lake(ctx, read_only=True) as lake:
         if address:
             _explain(ctx, lake, repo_name, address, lambda context: _of_address(context, address, commits=commits))
         else:

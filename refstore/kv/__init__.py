@@ -21,6 +21,7 @@ from refstore.core.driver_entry_points import KV_DRIVERS, BuiltInDriver, find_op
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidSettings
 from refstore.kv.base import KV
+from refstore.kv.read_only import ReadOnlyKV
 from refstore.kv.retries import ATTEMPTS, RetryingKV
 
 _REDIS: Final = BuiltInDriver("refstore.kv.redis:open_redis", "redis")
@@ -42,10 +43,12 @@ def open_kv(
     clock: Clock | None = None,
     check: Callable[[], None] | None = None,
     attempts: int = ATTEMPTS,
+    read_only: bool = False,
 ) -> KV:
     """Open the KV at `url`, and retry what is safe to retry. Raises InvalidSettings, MissingExtra.
 
     `check` is called before each attempt; the SDK passes one that raises DeadlineExceeded.
+    `read_only`: whatever writes raises LakeReadOnly.
     """
     clock = clock or SystemClock()
     scheme, refusal = url.partition(":")[0].lower(), f"{redact_url(url)[:200]!r} is not the URL of a KV"
@@ -55,4 +58,4 @@ def open_kv(
             f"the driver for {redact_url(url)[:200]!r} opened a {type(kv).__name__}; it must return a subclass of "
             "refstore.kv.base.KV"
         )
-    return RetryingKV(kv, attempts=attempts, clock=clock, check=check)
+    return RetryingKV(ReadOnlyKV(kv) if read_only else kv, attempts=attempts, clock=clock, check=check)

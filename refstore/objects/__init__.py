@@ -12,6 +12,7 @@ from refstore.core.clock import Clock, SystemClock
 from refstore.core.driver_entry_points import OBJECT_DRIVERS, BuiltInDriver, find_opener
 from refstore.errors import InvalidSettings
 from refstore.objects.base import ObjectStore
+from refstore.objects.read_only import ReadOnlyObjects
 from refstore.objects.store_urls import child, parse_store_url
 
 __all__ = ["ObjectStore", "OpenOptions", "child", "make_objects", "open_objects"]
@@ -48,12 +49,13 @@ def open_objects(
     rng: random.Random | None = None,
     io_timeout_seconds: float = 60.0,
     create: bool = False,
+    read_only: bool = False,
 ) -> ObjectStore:
     """Open the store of one namespace. Raises InvalidSettings if no driver understands the URL, and MissingExtra if the
     packages of the driver are not installed.
 
     `create`: make what the store needs. Only `make_objects` does: what is gone later may be on a disk that is not
-    mounted, and must not be made again.
+    mounted, and must not be made again. `read_only`: whatever writes raises LakeReadOnly.
     """
     parsed = parse_store_url(url)
     # jitter, not a secret
@@ -65,7 +67,7 @@ def open_objects(
             f"the driver for {parsed.scheme}:// opened a {type(store).__name__}; it must return a subclass of "
             "refstore.objects.base.ObjectStore"
         )
-    return store
+    return ReadOnlyObjects(store) if read_only else store
 
 
 def make_objects(url: str) -> None:

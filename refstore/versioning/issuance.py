@@ -7,7 +7,7 @@ operator who changed the signing keys removes the old one after `issue_seconds`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from refstore.core import signed_tokens
@@ -30,10 +30,9 @@ class IssuedAddressClaims(NamedTuple):
 
 
 class AddressTokenIssuer:
-    def __init__(self, signing_keys: Sequence[SigningKey], clock: Clock) -> None:
-        if not signing_keys:
-            raise InvalidSettings("at least one signing key is needed to issue physical addresses")
-        self._keys = signing_keys
+    def __init__(self, signing_keys: Callable[[], Sequence[SigningKey]], clock: Clock) -> None:
+        """`signing_keys`: who issues and links nothing needs none, and makes none."""
+        self._signing_keys = signing_keys
         self._clock = clock
 
     def sign(self, claims: IssuedAddressClaims) -> str:
@@ -46,12 +45,12 @@ class AddressTokenIssuer:
             "path": claims.path,
             "address": claims.address,
         }
-        return signed_tokens.sign(payload, self._keys[0])
+        return signed_tokens.sign(payload, self._signing_keys()[0])
 
     def verify(self, token: str, repo: RepositoryId, branch: BranchName, path: Path) -> IssuedAddressClaims:
         """Return the claims of a valid token for this repository, branch and path. Raises InvalidToken."""
         try:
-            payload = signed_tokens.verify(token, self._keys, audience=repo, required=["jti", "iat"])
+            payload = signed_tokens.verify(token, self._signing_keys(), audience=repo, required=["jti", "iat"])
             claims = IssuedAddressClaims(
                 repo,
                 payload["branch"],

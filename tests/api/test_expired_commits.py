@@ -11,7 +11,7 @@ import pytest
 from lakefs.exceptions import LakeFSException
 
 from refstore.core.ids import CommitId
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.repository import Repository
 from tests.api.conftest import Running
 from tests.kit import collecting
@@ -34,7 +34,7 @@ def history(main: lakefs.Branch) -> list[str]:
 
 
 def mark(service: Running, name: str, commits: list[str], **rules: object) -> None:
-    with Lake.open(service.kv, service.objects, clock=SkippingClock()) as lake:
+    with open_lake_at(service.kv, service.objects, clock=SkippingClock()) as lake:
         repo: Repository = lake.repository(name)
         release_all(repo)
         repo.set_retention(json.dumps({"default_retention_days": 0, **rules}))

@@ -18,7 +18,7 @@ import pytest
 from examples.demo.short_durations import constants_environment
 from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.errors import AlreadyExists, Conflict
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.operations.upload import Link
 from refstore.records import keys
 from refstore.repository import Repository
@@ -387,7 +387,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 
 @pytest.mark.parametrize("over", ["nothing", "a tombstone", "a link"])
 def test_of_writers_in_the_sdk_that_create_one_path_at_once_one_wins(shared: tuple[str, str], over: str) -> None:
-    with Lake.open(*shared) as lake:
+    with open_lake_at(*shared) as lake:
         repo = lake.create_repository("alpha", grace_seconds=0)
         for round_ in range(5):
             path = f"p{round_}"
@@ -422,7 +422,7 @@ def test_creating_while_others_commit_and_delete_loses_nothing(shared: tuple[str
     """Whoever was told that it is there can read it or knows who took it away; and a reaper beside them takes no blob
     that is named.
     """
-    with Lake.open(*shared) as lake:
+    with open_lake_at(*shared) as lake:
         repo = lake.create_repository("alpha", grace_seconds=0)
         over = threading.Event()
         failures: list[BaseException] = []

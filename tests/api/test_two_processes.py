@@ -19,7 +19,7 @@ import pytest
 from examples.demo import short_durations
 from examples.demo.short_durations import REAPER, SAFETY
 from refstore.core.clock import SystemClock
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import Running, serving
@@ -130,7 +130,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server) -> It
         logs = "".join(service.log.read_text() for service in services)
         told = ledgers.read([folder / f"{name}.ledger" for name in names])
         clock = Later()
-        with Lake.open(kv, objects, safety=SAFETY, clock=clock) as lake:
+        with open_lake_at(kv, objects, safety=SAFETY, clock=clock) as lake:
             for _ in range(ROUNDS):
                 clock.ahead_seconds += LATER_SECONDS
                 with Reaper(lake, REAPER, scrub_now=True, asynchronous=False) as reaper:

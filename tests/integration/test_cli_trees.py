@@ -15,7 +15,7 @@ from refstore.cli.files import SourceFile
 from refstore.configuration.settings import embedded_urls
 from refstore.core import ids
 from refstore.core.ids import BranchName
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.operations.upload import Upload
 from refstore.records import keys as record_keys
 from refstore.records.encoding import encode
@@ -144,7 +144,7 @@ class TestUpload:
 
 
 def open_lake(command: Command) -> Lake:
-    return Lake.open(*embedded_urls(command.folder / "lake"))
+    return open_lake_at(*embedded_urls(command.folder / "lake"))
 
 
 def put(command: Command, *names: str) -> None:

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 from refstore.core.safety import Safety
 from refstore.errors import CorruptObject, RefstoreError
 from refstore.kv.memory import MemoryKV
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.objects import make_objects
 from refstore.operations.upload import Link
 from refstore.repository import Repository
@@ -153,7 +153,7 @@ def test_the_commands(store: Store, refstore: Command, monkeypatch: pytest.Monke
     refstore.ok("repo", "create", "sales")
     refstore.ok("upload", "sales", "main", "-", "a", stdin=BODY)
     for body in (*DAMAGES.values(), OTHER_BYTES):
-        with Lake.open(kv, store.url) as lake:
+        with open_lake_at(kv, store.url) as lake:
             damage(lake.repository("sales"), body)
         ran = refstore("cat", "sales", "main", "a")
         assert (ran.code, ran.out_bytes) == (6, b"")

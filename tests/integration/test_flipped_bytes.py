@@ -16,7 +16,7 @@ import pytest
 
 from refstore.core.ids import is_own
 from refstore.errors import CorruptObject
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.operations.upload import Link
 from refstore.repository import Repository
 from tests.api.conftest import KEY_ID, SECRET, serving
@@ -70,7 +70,7 @@ def filled(lake: Lake) -> Repository:
 
 
 def test_the_sdk_raises_before_the_last_chunk(way: Way) -> None:
-    with Lake.open("memory://", way.url) as lake:
+    with open_lake_at("memory://", way.url) as lake:
         repo = filled(lake)
         assert {path: repo.read("main", path) for path in BODIES} == BODIES
         issued = repo.issue("main", "linked")

@@ -13,7 +13,7 @@ import pytest
 from refstore.configuration.settings import ReaperSettings
 from refstore.core import ids
 from refstore.errors import ObjectsRefused
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.monitoring import figures
 from refstore.objects import open_objects
 from refstore.objects.base import DeleteResult, VersioningStatus
@@ -209,7 +209,7 @@ def test_a_reaper_warns_once_of_each_bucket_that_keeps_versions(bucket: KeepingB
 
     with S3FaultProxy(bucket.server.endpoint, plan) as proxy:
         elsewhere = {"elsewhere": {"endpoint": proxy.endpoint, "region": "us-east-1"}}
-        with Lake.open(kv, bucket.url(), clock=SkippingClock(), stores=elsewhere) as lake:
+        with open_lake_at(kv, bucket.url(), clock=SkippingClock(), stores=elsewhere) as lake:
             lake.create_repository("here")
             lake.create_repository("there", namespace=f"s3://{bucket.name}/there?endpoint=elsewhere")
             with Reaper(lake, ReaperSettings()) as reaper, collecting_events() as events:

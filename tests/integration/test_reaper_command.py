@@ -19,7 +19,7 @@ import pytest
 
 from examples.demo.short_durations import constants_environment
 from refstore.errors import ObjectsRefused, RefstoreError, StoreMisconfigured
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.objects.local import LocalObjects
 from refstore.operations.upload import Upload
 from refstore.records import keys
@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 60
 
 def lake_of(refstore: Command) -> Lake:
     root = refstore.folder / "lake"
-    return Lake.open(f"sqlite://{root}/kv.sqlite", f"file://{root}/objects")
+    return open_lake_at(f"sqlite://{root}/kv.sqlite", f"file://{root}/objects")
 
 
 def blobs(refstore: Command) -> set[str]:

@@ -16,7 +16,7 @@ from examples.git_history.__main__ import Outcome, prove
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
 from refstore.configuration.settings import embedded_urls
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore_gc import mark
 from tests.git import need_clone
 from tests.offline.git_repositories import Made, grown
@@ -112,7 +112,7 @@ def test_bare_repositories_and_shallow_clones_are_replayed_as_they_are(tmp_path:
     history = replaying.chosen(git, most=500, dangling=True)
     (tmp_path / "lake").mkdir()
     kv, objects = embedded_urls(tmp_path / "lake")
-    with Lake.open(kv, f"{objects}?fsync=0") as lake:
+    with open_lake_at(kv, f"{objects}?fsync=0") as lake:
         done = replaying.replay(lake, "cloned", git, history, silent)
         every = {each.id for each in done.made}
         assert comparing.compare(git, history, done, every, silent).findings == []
@@ -140,7 +140,7 @@ class TestTheComparisonCanFail:
         history = replaying.chosen(git, most=500, dangling=True)
         (tmp_path / "lake").mkdir()
         kv, objects = embedded_urls(tmp_path / "lake")
-        with Lake.open(kv, objects) as lake:
+        with open_lake_at(kv, objects) as lake:
             done = replaying.replay(lake, "plain", git, history, silent)
             store = done.repo.context.objects
             every = {each.id for each in done.made}

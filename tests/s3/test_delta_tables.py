@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from refstore.configuration.settings import ReaperSettings
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.kit.clock import FakeClock
@@ -147,7 +147,7 @@ def reap_all(service: S3Service, after_days: int = DAYS) -> None:
     clock = FakeClock(int((time.time() + after_days * DAY_SECONDS) * 1000))
     running = service.running
     with (
-        Lake.open(running.kv, running.objects, clock=clock) as lake,
+        open_lake_at(running.kv, running.objects, clock=clock) as lake,
         closing(Reaper(lake, ReaperSettings(), asynchronous=False)) as reaper,
     ):
         for _ in range(4):

@@ -12,7 +12,7 @@ import pytest
 from botocore.config import Config
 
 from refstore.configuration.settings import embedded_urls
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.service import s3_secrets
 from tests.api.conftest import KEY_ID, serving
 from tests.api.test_tls import Pair
@@ -34,7 +34,7 @@ def test_the_service_answers_s3_clients_over_tls_in_each_worker(tmp_path: Path) 
     with serving(tmp_path, *urls, *arguments, environment={"REFSTORE_S3_SECRETS_KEY": SERVER_KEY}) as running:
         url = address_of(running)
         assert url.startswith("https://")
-        with Lake.open(*urls) as lake:
+        with open_lake_at(*urls) as lake:
             lake.create_repository("lake")
             cipher = s3_secrets.read_cipher(SERVER_KEY, None)
             assert cipher is not None

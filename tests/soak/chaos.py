@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from examples.demo.short_durations import REAPER, SAFETY, environment
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.repository import Repository
 from refstore_reaper.backlog import measure
 from tests.kit.independent_audit import audit_repository
@@ -54,7 +54,7 @@ def run(
         env = environment({"kv": found.kv, "objects": found.objects}) | s3_environment()
         processes = Processes(folder, env | {"REFSTORE_S3_SECRETS_KEY": SERVER_KEY})
         stack.callback(processes.end)
-        with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
+        with open_lake_at(found.kv, found.objects, safety=SAFETY) as lake:
             repo = lake.create_repository(REPOSITORY)
             for branch in (*clients, "shared", ledgers.COUNTED):
                 repo.create_branch(branch, source="main")
@@ -70,7 +70,7 @@ def run(
         storm.calm()
         findings = settle(storm)
         told = ledgers.read([storm.ledger(client) for client in clients])
-        with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
+        with open_lake_at(found.kv, found.objects, safety=SAFETY) as lake:
             if break_it is not None:
                 break_it(lake)
             result = Result(findings + find_faults(storm, lake, told), storm.counts, told.outcomes)
@@ -81,7 +81,7 @@ def run(
 def settle(storm: Storm) -> list[str]:
     """Give the reapers the time that their rules ask for, and end them. Return what went wrong with the last one."""
     print(f"the reapers get {SETTLE_SECONDS:.0f} s behind the last token that they process")
-    with Lake.open(storm.stores.kv, storm.stores.objects, safety=SAFETY) as lake:
+    with open_lake_at(storm.stores.kv, storm.stores.objects, safety=SAFETY) as lake:
         repo = lake.repository(REPOSITORY)
         wait_until(lambda: are_tokens_processed(repo))
         time.sleep(SETTLE_SECONDS)

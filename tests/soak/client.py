@@ -21,7 +21,7 @@ from typing import Any
 from examples.demo.short_durations import SAFETY
 from refstore.core.safety import Safety
 from refstore.errors import Corrupt, RefstoreError
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 
@@ -214,7 +214,7 @@ def run_client(
     """Make a client as the command line says, and let it work until it is killed."""
     kv, objects, repo_name, name, seed, ledger = arguments
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with Lake.open(kv, objects, safety=safety) as lake:
+    with open_lake_at(kv, objects, safety=safety) as lake:
         while True:
             try:
                 repo = lake.repository(repo_name)

@@ -29,7 +29,7 @@ from typing import Any
 from examples.demo.short_durations import REAPER, environment
 from refstore.core.clock import SystemClock
 from refstore.gc_marks import Marks, RunState
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.durations import COLLECTOR
@@ -137,7 +137,7 @@ def run(server: S3Server, seconds: float = SECONDS, *, blind: bool = False) -> R
         processes = Processes(folder, env)
         stack.callback(processes.end)
         clients = [f"c{number}" for number in range(CLIENTS)]
-        with Lake.open(kv, objects, safety=COLLECTOR) as lake:
+        with open_lake_at(kv, objects, safety=COLLECTOR) as lake:
             repo = lake.create_repository("soak")
             repo.set_retention(COMMITTED_AT_ONCE)
             for client in (*clients, "shared"):
@@ -195,7 +195,7 @@ def run(server: S3Server, seconds: float = SECONDS, *, blind: bool = False) -> R
             findings += check_end(kv, objects, clock, collector, runs)
         told = ledgers.read([folder / f"{client}.ledger" for client in clients])
         result.outcomes = told.outcomes
-        with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
+        with open_lake_at(kv, objects, safety=COLLECTOR, clock=clock) as lake:
             repo = lake.repository("soak")
             findings += told.corrupt
             if not check_repository(repo, result).lost:
@@ -224,7 +224,7 @@ def check_end(kv: str, objects: str, clock: Later, collector: Collector, runs: l
     everything.
     """
     findings: list[str] = []
-    with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
+    with open_lake_at(kv, objects, safety=COLLECTOR, clock=clock) as lake:
         store = lake.repository("soak").context.objects
         for _ in range(ROUNDS):
             clock.ahead_seconds += LATER_SECONDS
@@ -240,7 +240,7 @@ def check_end(kv: str, objects: str, clock: Later, collector: Collector, runs: l
     runs.append(last)
     if last["state"] != RunState.SWEPT.value:
         findings.append(f"the last run of the offline job came to {last}")
-    with Lake.open(kv, objects, safety=COLLECTOR) as lake:
+    with open_lake_at(kv, objects, safety=COLLECTOR) as lake:
         states = Counter(each.state for each in Marks(lake.repository("soak").context).runs.scan())
         if states.keys() - {RunState.SWEPT, RunState.ABANDONED}:
             findings.append(f"marks are left open: {states}")

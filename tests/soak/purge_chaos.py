@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from examples.demo.short_durations import environment
 from refstore.errors import Gone, NothingToCommit
 from refstore.gc_marks.commit_marks import CommitMarks
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.operations.committed_names import landed_commits
 from refstore.repository import Repository
 from tests.durations import COLLECTOR, set_agreed
@@ -265,7 +265,7 @@ def run(
         env = environment({"kv": kv, "objects": objects}, SAFETY) | s3_environment()
         processes = Processes(folder, env)
         stack.callback(processes.end)
-        with Lake.open(kv, objects, safety=SAFETY) as lake:
+        with open_lake_at(kv, objects, safety=SAFETY) as lake:
             repo = lake.create_repository("soak")
             repo.set_retention(RULES)
             repo.onboard_purge(json.dumps(document(mode)), by="soak")
@@ -369,7 +369,7 @@ def run(
         findings += processes.end()
         if findings:
             return result
-        with Lake.open(kv, objects, safety=SAFETY) as lake:
+        with open_lake_at(kv, objects, safety=SAFETY) as lake:
             repo = lake.repository("soak")
             for branch in list(repo.branches()):
                 if not branch.is_hidden:
@@ -380,7 +380,7 @@ def run(
         if collects_from is None:
             collected.append(collector.told.get(timeout=START_SECONDS))
         findings += [f"a run came to {each}" for each in runs if not _is_among_others(each)]
-        with Lake.open(kv, objects, safety=SAFETY) as lake:
+        with open_lake_at(kv, objects, safety=SAFETY) as lake:
             repo = lake.repository("soak")
             repo.create_branch("last", source="main")
             clients.append("last")
@@ -400,7 +400,7 @@ def run(
             repo.set_retention(gc_chaos.COMMITTED_AT_ONCE)
         set_agreed(kv, COLLECTOR)
         findings += gc_chaos.check_end(kv, objects, clock, collector, collected)
-        with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
+        with open_lake_at(kv, objects, safety=COLLECTOR, clock=clock) as lake:
             gc_chaos.check_repository(lake.repository("soak"), result)
         findings += [f"{left} is left" for left in temporary.glob("refstore-purge-ids-*")]
         counts["tasks whose process died (SIGKILL)"] = len(list(folder.glob("died-*")))

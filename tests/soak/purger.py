@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from refstore.errors import RefstoreError
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from tests.durations import MAIN_JOB
@@ -230,7 +230,7 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
                 ids=IdsFile(Path(ids)), includes_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY
             )
             try:
-                with Lake.open(kv, objects, safety=SAFETY) as lake:
+                with open_lake_at(kv, objects, safety=SAFETY) as lake:
                     report = run_purge(lake.repository(repo), engines, options, _telling(asked.get("kill")))
             except RefstoreError as error:
                 tell(state="failed", code=error.code, retryable=error.retryable, error=str(error)[:500])

@@ -27,7 +27,7 @@ from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.core.ids import branch_name
 from refstore.gc_marks import Marks, new_mark_id
 from refstore.kv import open_kv
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.operations import multipart
 from refstore.repository import Repository
 from refstore.service import access_keys
@@ -132,7 +132,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("ui")
     (folder / "lake").mkdir()
     kv, objects = embedded_urls(folder / "lake")
-    with Lake.open(kv, objects, safety=SAFETY) as lake:
+    with open_lake_at(kv, objects, safety=SAFETY) as lake:
         for role in Role:
             access_keys.create_key(lake, role, id=KEYS[role.name.lower()], secret=SECRET)
         access_keys.create_key(lake, Role.OPERATOR, id=RESTRICTED, secret=SECRET, repositories=["sales"])
@@ -195,7 +195,7 @@ def stopped_deletion(site: Site) -> Iterator[Repository]:
     repo.reset("main")
     kv, objects = embedded_urls(site.folder / "lake")
     limits = ReaperSettings(breaker_share=0.1, breaker_floor_objects=1)
-    with Lake.open(kv, objects) as lake, Reaper(lake, limits, repositories=[repo.name], grace_seconds=0) as reaper:
+    with open_lake_at(kv, objects) as lake, Reaper(lake, limits, repositories=[repo.name], grace_seconds=0) as reaper:
         reaper.run_once(lambda: False)
     yield repo
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from refstore.configuration.settings import embedded_urls
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.records import keys
 from tests.commands import Command
 from tests.durations import set_constants
@@ -46,7 +46,7 @@ class Losing:
             file.unlink()
 
     def lake(self) -> Lake:
-        return Lake.open(*embedded_urls(self.root))
+        return open_lake_at(*embedded_urls(self.root))
 
     def commit(self, branch: str, path: str, body: bytes = b"x") -> str:
         self.run.ok("upload", "sales", branch, "-", path, stdin=body)

@@ -25,7 +25,7 @@ from refstore.cli import serve
 from refstore.configuration.settings import Settings, embedded_urls
 from refstore.core.file_modes import make_folder
 from refstore.kv import open_kv
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.service import access_keys
 from refstore_api import server
 from refstore_reaper.process_priority import NICE
@@ -191,7 +191,7 @@ def test_a_secret_of_the_environment_that_a_rotation_ended_stays_ended(tmp_path:
     """The service starts with its other keys, and says so."""
     secret = "the-secret-of-the-environment"
     make_folder(tmp_path / "lake")
-    with Lake.open(*embedded_urls(tmp_path / "lake")) as lake:
+    with open_lake_at(*embedded_urls(tmp_path / "lake")) as lake:
         access_keys.ensure_key(lake, "AKIAENV", secret)
         rotated = access_keys.rotate_secret(lake, "AKIAENV", overlap_ms=0)
     with serving(tmp_path, REFSTORE_ACCESS_KEY_ID="AKIAENV", REFSTORE_SECRET_ACCESS_KEY=secret) as service:
@@ -439,7 +439,7 @@ def test_a_redis_that_may_evict_by_now_is_noticed_while_the_service_runs(tmp_pat
         )  # a client that goes on believing what the server told it at first
         with (
             serving(tmp_path, **own) as service,
-            Lake.open(server.url, stores["REFSTORE_OBJECTS"], clock=frozen) as lake,
+            open_lake_at(server.url, stores["REFSTORE_OBJECTS"], clock=frozen) as lake,
         ):
             repo = lake.create_repository("sales")
             wait_until(lambda: service.get("/readiness").status_code == 200)

@@ -224,10 +224,15 @@ class TestAfterClose:
 
 
 class TestPickling:
-    def test_a_lake_and_its_repositories_are_not(self, lake: refstore.Lake, repo: refstore.Repository) -> None:
-        for connected in (lake, repo):
-            with pytest.raises(Invalid, match="open it again"):
-                pickle.dumps(connected)
+    def test_a_lake_its_repositories_and_handles_are_not_and_say_what_to_do(
+        self, lake: refstore.Lake, repo: refstore.Repository
+    ) -> None:
+        """Their URLs may hold secrets, and who unpickled a handle could not close its lake."""
+        with pytest.raises(Invalid, match=r"in the other process, open it by refstore\.open$"):
+            pickle.dumps(lake)
+        for handle in (repo, repo.branch("main"), repo.ref("main~1"), repo.tag("v1"), repo.transaction("main", "m")):
+            with pytest.raises(Invalid, match=r"open the lake by .*, then call lake\.repository\('sales'\)$"):
+                pickle.dumps(handle)
 
     def test_answers_are(self, repo: refstore.Repository) -> None:
         for answer in (

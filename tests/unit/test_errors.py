@@ -13,6 +13,7 @@ CODES = {
     "RefstoreError": ("refstore", 1),
     "Invalid": ("invalid", 2),
     "LakeClosed": ("lake_closed", 2),
+    "LakeReadOnly": ("lake_read_only", 2),
     "InvalidName": ("invalid_name", 2),
     "InvalidPath": ("invalid_path", 2),
     "InvalidToken": ("invalid_token", 2),

@@ -12,7 +12,7 @@ import pytest
 from refstore.configuration.settings import embedded_urls
 from refstore.core.ids import Address
 from refstore.errors import ForeignNotAllowed, InvalidName, StoreMisconfigured
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.operations.upload import Stage
 from refstore.records.repository_records import ImportSource
 
@@ -41,7 +41,7 @@ def opened(outside: Path) -> Iterator[Opened]:
 
     def open_(*prefixes: str) -> Lake:
         kv, objects = embedded_urls(outside / "lake")
-        lakes.append(Lake.open(kv, f"{objects}?fsync=0", import_from=prefixes))
+        lakes.append(open_lake_at(kv, f"{objects}?fsync=0", import_from=prefixes))
         return lakes[-1]
 
     yield open_

@@ -101,7 +101,7 @@ def _journal() -> bytes:
 
 def _token() -> bytes:
     claims = IssuedAddressClaims(REPO, MAIN, ObjectPath("a/b"), ADDRESS, "t1", NOW_MS + 60_000)
-    return AddressTokenIssuer([SigningKey("k1", b"s" * 32)], FakeClock(wall_ms=NOW_MS)).sign(claims).encode()
+    return AddressTokenIssuer(lambda: [SigningKey("k1", b"s" * 32)], FakeClock(wall_ms=NOW_MS)).sign(claims).encode()
 
 
 def _mark_a_blob(folder: str) -> tuple[RunLayout, ObjectStore, UnitRow]:

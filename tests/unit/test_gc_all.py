@@ -15,7 +15,7 @@ from refstore.cli.gc_job import Job, run_all
 from refstore.configuration.settings import embedded_urls
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
 from refstore.gc_marks import Marks, RunState, new_mark_id
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import ObjectCount, SweepResult
@@ -29,7 +29,7 @@ JOB = Job("run", GcOptions())
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
     kv, objects = embedded_urls(tmp_path / "lake")
-    with Lake.open(kv, f"{objects}?fsync=0") as lake:
+    with open_lake_at(kv, f"{objects}?fsync=0") as lake:
         for name in ("broken", "sales"):
             lake.create_repository(name)
         yield lake
@@ -79,7 +79,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
         return real(url)
 
     kv, objects = embedded_urls(tmp_path / "lake")
-    with Lake.open(kv, f"{objects}?fsync=0") as again:
+    with open_lake_at(kv, f"{objects}?fsync=0") as again:
         again.open_store = opened
         asked: list[str] = []
         monkeypatch.setattr(nightly_job, "run_nightly", collected(asked))

@@ -15,7 +15,7 @@ from refstore.configuration.settings import embedded_urls
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Gone
 from refstore.gc_marks import Marks, OfflineRun
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.operations import read
 from refstore.operations.log_and_diff import CommitLifetime
 from refstore.operations.upload import Upload
@@ -31,7 +31,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def lake(refstore: Command) -> Iterator[Lake]:
-    with Lake.open(*embedded_urls(refstore.folder / "lake"), clock=SkippingClock()) as opened:
+    with open_lake_at(*embedded_urls(refstore.folder / "lake"), clock=SkippingClock()) as opened:
         yield opened
 
 

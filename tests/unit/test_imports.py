@@ -22,7 +22,7 @@ from refstore.errors import (
     NothingToCommit,
     ObjectNotFound,
 )
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.operations.import_objects import ImportResult
 from refstore.records.repository_records import ImportSource
 from refstore.repository import Repository
@@ -35,7 +35,7 @@ from tests.kit.clock import FakeClock
 def lake(tmp_path: Path) -> Iterator[Lake]:
     (tmp_path / "lake").mkdir()
     kv, objects = embedded_urls(tmp_path / "lake")
-    with Lake.open(kv, f"{objects}?fsync=0", import_from=[f"file://{tmp_path}/landing"]) as lake:
+    with open_lake_at(kv, f"{objects}?fsync=0", import_from=[f"file://{tmp_path}/landing"]) as lake:
         yield lake
 
 
@@ -374,7 +374,7 @@ class TestWhenRangesAreWritten:
         clock = FakeClock()
         (tmp_path / "lake").mkdir()
         kv, objects = embedded_urls(tmp_path / "lake")
-        with Lake.open(kv, f"{objects}?fsync=0", clock=clock) as lake:
+        with open_lake_at(kv, f"{objects}?fsync=0", clock=clock) as lake:
             repo = lake.create_repository("sales")
 
             def bring_slowly() -> ImportResult:

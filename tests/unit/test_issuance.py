@@ -28,8 +28,8 @@ def claims_at(clock: FakeClock) -> IssuedAddressClaims:
 @pytest.mark.parametrize("key", [OLD, NEW], ids=lambda key: key.kid)
 def test_whichever_key_signed_it(key: SigningKey) -> None:
     clock = FakeClock()
-    token = AddressTokenIssuer([key], clock).sign(claims_at(clock))
-    issuer = AddressTokenIssuer([NEW, OLD], clock)
+    token = AddressTokenIssuer(lambda: [key], clock).sign(claims_at(clock))
+    issuer = AddressTokenIssuer(lambda: [NEW, OLD], clock)
     assert issuer.verify(token, REPO, BRANCH, PATH) == claims_at(clock)
 
 
@@ -54,7 +54,7 @@ def test_whichever_key_signed_it(key: SigningKey) -> None:
 )
 def test_a_good_signature_does_not_make_other_claims_good(change: dict[str, Any]) -> None:
     clock = FakeClock()
-    issuer = AddressTokenIssuer([NEW], clock)
+    issuer = AddressTokenIssuer(lambda: [NEW], clock)
     claims = jwt.decode(issuer.sign(claims_at(clock)), options={"verify_signature": False}) | change
     claims = {name: value for name, value in claims.items() if value is not None}
     token = jwt.encode(claims, NEW.secret, algorithm="HS256", headers={"kid": NEW.kid})
@@ -65,7 +65,7 @@ def test_a_good_signature_does_not_make_other_claims_good(change: dict[str, Any]
 @given(st.data())
 def test_a_token_with_any_one_character_changed_is_refused(data: st.DataObject) -> None:
     clock = FakeClock()
-    issuer = AddressTokenIssuer([NEW, OLD], clock)
+    issuer = AddressTokenIssuer(lambda: [NEW, OLD], clock)
     token = issuer.sign(claims_at(clock))
     at = data.draw(st.integers(0, len(token) - 1))
     other = data.draw(st.characters().filter(lambda character: character != token[at]))

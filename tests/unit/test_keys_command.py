@@ -10,7 +10,7 @@ import pytest
 from refstore.configuration.settings import embedded_urls
 from refstore.core.durations import parse_duration, write_duration
 from refstore.errors import InvalidSettings
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.service import access_keys
 from tests.commands import Command
 
@@ -60,7 +60,7 @@ def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key
     [pinning] = [row for row in refstore.json("keys", "list") if row["description"] == "pins"]
     assert pinning["buckets"] == ["warehouse=lake:dev"]
     assert (row["role"], row["last_used"]) == ("writer", None)
-    with Lake.open(*embedded_urls(refstore.folder / "lake")) as lake:
+    with open_lake_at(*embedded_urls(refstore.folder / "lake")) as lake:
         access_keys.note_use(lake.kv, lake.clock, key["access_key_id"])
     assert listed(refstore, key["access_key_id"])["last_used"] is not None
     assert "last used" in refstore.ok("keys", "list").out

@@ -18,7 +18,7 @@ from refstore.errors import ObjectsUnavailable, RefstoreError, WrongStore
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT
 from refstore.kv.memory import MemoryKV
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.lake_identity import LAKE_OBJECT, agree_on_id, read_both
 from refstore.namespaces import NAMESPACE_OBJECT
 from refstore.objects.local import LocalObjects
@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return f"file://{self.root}?fsync=0"
 
     def open(self) -> Lake:
-        return Lake.open(self.kv, self.objects)
+        return open_lake_at(self.kv, self.objects)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_what_is_not_of_one_lake_is_refused_before_anything_is_written(
 ) -> None:
     before = rows(places[kv]), contents(places[objects].folder)
     with pytest.raises(WrongStore, match=reason):
-        Lake.open(places[kv].kv, places[objects].objects)
+        open_lake_at(places[kv].kv, places[objects].objects)
     assert (rows(places[kv]), contents(places[objects].folder)) == before
 
 
@@ -157,7 +157,7 @@ def test_a_kv_that_is_made_anew_gets_the_id_of_the_object_store(refstore: Comman
     refstore.ok(*stores, "kv", "rebuild", "--dry-run")
     assert refstore(*stores, "ls", "sales", "main").code == 6
     refstore.ok(*stores, "kv", "rebuild", "--yes")
-    with places["one"].open() as lake, Lake.open(places["nothing"].kv, places["one"].objects) as rebuilt:
+    with places["one"].open() as lake, open_lake_at(places["nothing"].kv, places["one"].objects) as rebuilt:
         assert rebuilt.id == lake.id
         assert [repo.name for repo in rebuilt.repositories()] == ["sales"]
 
@@ -216,7 +216,7 @@ class TestALakeWithoutId:
             place.open()
 
     def test_gets_none_from_who_only_reads(self, place: Place) -> None:
-        with Lake.open(place.kv, place.objects, only_read=True) as lake:
+        with open_lake_at(place.kv, place.objects, read_only=True) as lake:
             assert lake.id == ""
             assert lake.repository("sales").read("main", "a") == b"1"
 
@@ -231,7 +231,7 @@ class Unconditional(MemoryObjects):
 
 
 def identify(kv: MemoryKV, store: MemoryObjects, new_id: str, meanwhile: Callable[[], None] = lambda: None) -> str:
-    return agree_on_id(kv, store, new_id, meanwhile, only_read=False)
+    return agree_on_id(kv, store, new_id, meanwhile, read_only=False)
 
 
 @pytest.mark.parametrize("kind", [MemoryObjects, Unconditional])

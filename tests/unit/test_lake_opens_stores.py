@@ -10,7 +10,7 @@ import pytest
 from botocore.config import Config
 
 from refstore.core.safety import IO_SECONDS_MIN, Safety
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore_gc.run_layout import make_layout, open_store
 
 URL = "s3://bucket/prefix?endpoint=http://127.0.0.1:9"
@@ -37,14 +37,14 @@ def test_a_request_to_s3_ends_within_the_time_that_the_barrier_counts_with(
 ) -> None:
     safety = Safety(io_timeout_seconds=asked)
     objects = f"file://{tmp_path}/objects"
-    with Lake.open(f"sqlite:///{tmp_path}/kv.sqlite3", objects, safety=safety) as lake:
+    with open_lake_at(f"sqlite:///{tmp_path}/kv.sqlite3", objects, safety=safety) as lake:
         lake.open_store(URL).close()
     assert given - 4 <= request_seconds[-1] <= given, "no more, and what there is"
 
 
 def test_so_does_one_of_a_task_of_the_offline_job(tmp_path: Path, request_seconds: list[float]) -> None:
     objects = f"file://{tmp_path}/objects"
-    with Lake.open(f"sqlite:///{tmp_path}/kv.sqlite3", objects, safety=Safety(io_timeout_seconds=90.0)) as lake:
+    with open_lake_at(f"sqlite:///{tmp_path}/kv.sqlite3", objects, safety=Safety(io_timeout_seconds=90.0)) as lake:
         work = make_layout(lake.create_repository("sales").context, "m", 1)
     open_store(URL, work)
     assert 86 <= request_seconds[-1] <= 90

@@ -13,7 +13,7 @@ import pytest
 
 from refstore.errors import Conflict, Invalid
 from refstore.gc_marks import OfflineRun, RunState
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore, VersioningStatus
 from refstore.records.mark_records import GcRun
@@ -88,7 +88,7 @@ class Shared:
         self.client = server.client
         with server.client() as client:
             client.create_bucket(Bucket=self.bucket)
-        self.lake = Lake.open(f"sqlite://{folder}/kv.sqlite", self.url)
+        self.lake = open_lake_at(f"sqlite://{folder}/kv.sqlite", self.url)
         for name in ("sales", "returns"):
             self.lake.create_repository(name).upload("main", "a", b"data")
 
@@ -129,7 +129,10 @@ def test_a_bucket_with_anything_else_is_shared(shared: Shared, key: str) -> None
 
 
 def test_a_lake_that_is_in_no_bucket_has_no_rule(tmp_path: Path) -> None:
-    with Lake.open("memory://", f"file://{tmp_path}") as lake, pytest.raises(Invalid, match="has no lifecycle rules"):
+    with (
+        open_lake_at("memory://", f"file://{tmp_path}") as lake,
+        pytest.raises(Invalid, match="has no lifecycle rules"),
+    ):
         bucket_lifecycle.bucket_store(lake)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import refstore
 from refstore.configuration.settings import SETTINGS
 from refstore.core.safety import Safety
 from refstore.errors import DurationsDiffer, InvalidSettings, NotFound, WrongStore
+from refstore.kv import open_kv
 from refstore.lake import Lake
 from tests.durations import MAIN_JOB
 
@@ -142,6 +143,33 @@ def test_durations_that_are_none(safety: Any, message: str) -> None:
         refstore.create("lake", safety=safety)
 
 
+def test_what_is_opened_shows_what_it_is_and_no_secret(tmp_path: Path) -> None:
+    with refstore.create("lake") as lake:
+        repo = lake.create_repository("sales")
+        assert repr(lake) == f"<Lake 'file://{tmp_path}/work/lake/objects'>"
+        assert repr(repo) == "<Repository 'sales'>"
+        assert repr(repo.branch("main")) == "Branch('main', repository='sales')"
+        assert [repr(each) for each in lake.repositories()] == [repr(repo)]
+    secret = Lake(open_kv("memory:"), "s3://bucket/a?token=hunter2")
+    assert repr(secret) == "<Lake 's3://bucket/a?token=***'>"
+
+
+def test_repositories_are_listed_in_order_and_none_is_opened_for_it() -> None:
+    with refstore.create("lake") as lake:
+        for name in ("one-c", "one-a", "one-b"):
+            lake.create_repository(name, metadata={"of": name})
+        assert [repo.name for repo in lake.repositories()] == ["one-a", "one-b", "one-c"]
+        assert [repo.metadata["of"] for repo in lake.repositories(after="one-a")] == ["one-b", "one-c"]
+        first = next(lake.repositories())
+        Path(first.record.namespace.removeprefix("file://"), "_refstore", "namespace").write_bytes(b"other")
+        with refstore.open("lake") as again:
+            (theirs, *_) = again.repositories()
+            assert theirs.default_branch == "main"
+            assert theirs.created.tzinfo is UTC
+            with pytest.raises(WrongStore):
+                theirs.read("main", "x")
+
+
 class TestALakeThatIsNotThere:
     def test_a_typo_makes_nothing_and_names_the_nearest(self, tmp_path: Path) -> None:
         made_in(refstore.create("lake"))
@@ -150,6 +178,14 @@ class TestALakeThatIsNotThere:
         with pytest.raises(NotFound, match=r"no lake in .*/nowhere/lake, nor is there .*/nowhere;"):
             refstore.open(tmp_path / "nowhere" / "lake")
         assert [path.name for path in Path().iterdir()] == ["lake"]
+
+    def test_nor_does_one_to_read_only(self) -> None:
+        Path("lake").mkdir()
+        with pytest.raises(NotFound, match=r"there is no lake in .*/lkae; make"):
+            refstore.open("lkae", read_only=True)
+        with pytest.raises(NotFound, match=r"there is no lake in .*/work/lake; make"):
+            refstore.open("lake", read_only=True)
+        assert list(Path("lake").iterdir()) == []
 
     def test_a_folder_without_a_lake_stays_as_it_is(self) -> None:
         Path("lake").mkdir()

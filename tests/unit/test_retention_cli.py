@@ -10,7 +10,7 @@ import pytest
 from refstore.cli import common
 from refstore.configuration.settings import embedded_urls
 from refstore.gc_marks import Marks
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 from tests.commands import Command
 from tests.integration.test_documentation import code, lines, parse, words
 from tests.kit import collecting
@@ -75,7 +75,7 @@ class TestSetAndGet:
         assert sales.json("retention", "explain", "sales")["changes"] == []
 
     def test_a_sweep_that_has_begun_is_warned_of(self, sales: Command, rules: Path) -> None:
-        with Lake.open(*embedded_urls(sales.folder / "lake"), clock=FakeClock(1_900_000_000_000)) as lake:
+        with open_lake_at(*embedded_urls(sales.folder / "lake"), clock=FakeClock(1_900_000_000_000)) as lake:
             ctx = lake.repository("sales").context
             run, _ = collecting.mark(ctx, [], grace_ms=0)
             assert sales.ok("retention", "set", "sales", rules).err == ""

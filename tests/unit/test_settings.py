@@ -26,7 +26,7 @@ from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidSettings
-from refstore.lake import Lake
+from refstore.lake import open_lake_at
 
 HOME = Path("/default")
 SECRET = "s" * 32
@@ -169,7 +169,7 @@ class TestStores:
         with refstore.create(str(folder)) as lake:
             lake.create_repository("lake")
         settings = loaded({"data": str(folder)}).settings
-        with Lake.open(settings.kv, settings.objects) as lake:
+        with open_lake_at(settings.kv, settings.objects) as lake:
             assert [repo.name for repo in lake.repositories()] == ["lake"]
         assert [path.name for path in tmp_path.iterdir()] == ["a b%20c"]
 
@@ -188,7 +188,7 @@ class TestStores:
             )
             settings = loaded(flags).settings
             (tmp_path / "lake").mkdir(exist_ok=True)
-            opened = Lake.open(settings.kv, settings.objects)
+            opened = open_lake_at(settings.kv, settings.objects)
         with opened as lake:
             assert lake.create_repository("sales").record.namespace.startswith(f"file://{tmp_path}/lake/objects/sales.")
 
