@@ -58,7 +58,8 @@
 
 `code` is stable and append-only (`tests/unit/test_errors.py` pins the table): machines match on it,
 people read the message. A message says what happened, then, after a semicolon, what to do next.
-What callers test for has a base of Python's, too: Invalid is a ValueError, NotFound a LookupError. None is an OSError.
+What callers test for has a base of Python's, too: Invalid is a ValueError, NotFound and Gone are
+LookupErrors. None is an OSError, which drivers and clients catch; file objects translate at their edge.
 Errors know nothing of HTTP; the numbers above are the API's table, told here once for orientation.
 """
 
@@ -203,7 +204,7 @@ class UploadNotFound(NotFound):
     code = "upload_not_found"
 
 
-class Gone(RefstoreError):
+class Gone(RefstoreError, LookupError):
     code = "gone"
 
 

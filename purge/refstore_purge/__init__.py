@@ -45,19 +45,30 @@ if TYPE_CHECKING:
     from refstore.purge_document.document import PurgeDocument
     from refstore.repository import Repository
     from refstore_gc.engines.choice import Engines
-    from refstore_gc.run_progress import ReportProgress
+    from refstore_gc.run_progress import ReportProgress, StepProgress
     from refstore_gc.run_summary import CleanupSummary
     from refstore_purge.ids_file import GivenIds, IdsFile
-    from refstore_purge.purge_report import PurgeReport
-    from refstore_purge.restore_backups import RestoreSummary
+    from refstore_purge.outcomes import ObjectOutcome, ObjectResult
+    from refstore_purge.purge_plan import SkippedObject
+    from refstore_purge.purge_report import DatasetResult, PartitionRow, PublishedCommit, PurgeReport, RemainingPlace
+    from refstore_purge.restore_backups import RestoreFailure, RestoreSummary
     from refstore_purge.verify_datasets import RowFinding, VerifyReport
 
 __all__ = [
     "CleanupSummary",
+    "DatasetResult",
     "IdsFile",
+    "ObjectOutcome",
+    "ObjectResult",
+    "PartitionRow",
+    "PublishedCommit",
     "PurgeReport",
+    "RemainingPlace",
+    "RestoreFailure",
     "RestoreSummary",
     "RowFinding",
+    "SkippedObject",
+    "StepProgress",
     "VerifyReport",
     "clean_up",
     "onboard",
@@ -68,10 +79,19 @@ __all__ = [
 
 _MODULES: Final = {
     "CleanupSummary": "refstore_gc.run_summary",
+    "DatasetResult": "refstore_purge.purge_report",
     "IdsFile": "refstore_purge.ids_file",
+    "ObjectOutcome": "refstore_purge.outcomes",
+    "ObjectResult": "refstore_purge.outcomes",
+    "PartitionRow": "refstore_purge.purge_report",
+    "PublishedCommit": "refstore_purge.purge_report",
     "PurgeReport": "refstore_purge.purge_report",
+    "RemainingPlace": "refstore_purge.purge_report",
+    "RestoreFailure": "refstore_purge.restore_backups",
     "RestoreSummary": "refstore_purge.restore_backups",
     "RowFinding": "refstore_purge.verify_datasets",
+    "SkippedObject": "refstore_purge.purge_plan",
+    "StepProgress": "refstore_gc.run_progress",
     "VerifyReport": "refstore_purge.verify_datasets",
 }
 """Where each class is defined. It is imported on first use, because that takes PyArrow and pandas."""

@@ -103,6 +103,13 @@ def test_what_may_have_landed_is_said_apart_from_what_may_be_made_again(kind: ty
     assert kind.may_have_landed or not kind.retryable
 
 
+@pytest.mark.parametrize("kind", tree().values(), ids=lambda kind: kind.__name__)
+def test_what_callers_test_for_has_a_base_of_pythons(kind: type[RefstoreError]) -> None:
+    assert issubclass(kind, ValueError) == issubclass(kind, errors.Invalid)
+    assert issubclass(kind, LookupError) == issubclass(kind, errors.NotFound | errors.Gone)
+    assert not issubclass(kind, OSError), "drivers and clients catch these, and would take it for one of theirs"
+
+
 def test_an_error_of_an_application_takes_its_group() -> None:
     class Odd(errors.Corrupt):
         pass

@@ -238,7 +238,8 @@ def test_a_rebuilt_kv_has_what_refstore_says(losing: Losing) -> None:
 def test_other_metadata_of_a_repository_leaves_it_a_bucket() -> None:
     world = World()
     world.lake.create_repository("bucket", is_bucket=True)
-    assert world.lake.set_metadata("bucket", put={"a": "b"}, remove=["s3:created-bucket"]).is_bucket
+    assert world.lake.set_metadata("bucket", put={"a": "b"}, remove=["s3:created-bucket"]) == {"a": "b"}
+    assert world.lake.repository("bucket").record.is_bucket
 
 
 def test_an_upload_in_parts_keeps_what_it_was_begun_with() -> None:
