@@ -16,7 +16,6 @@ import os
 import select
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Final, NoReturn, cast
 
@@ -200,10 +199,9 @@ def run(args: Sequence[str]) -> int:
 def _run(args: Sequence[str]) -> int:
     invocation = options.Invocation()
     if COMPLETE in os.environ:
-        with suppress(ImportError):  # a Typer that keeps it elsewhere only does not complete
-            from typer._completion_classes import completion_init
+        from refstore.cli.typer_internals import prepare_completion
 
-            completion_init()
+        prepare_completion()
     try:
         code = typer.main.get_command(app).main(
             list(args) or ["--help"], prog_name="refstore", standalone_mode=False, obj=invocation

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from refstore.errors import InvalidSettings
+from refstore.cli.typer_internals import completion_script
 
 app = typer.Typer()
 
@@ -22,11 +22,4 @@ def completion(
              source <(refstore completion zsh)
              refstore completion fish > ~/.config/fish/completions/refstore.fish
     """
-    try:
-        from typer._completion_shared import get_completion_script
-    except ImportError as error:
-        raise InvalidSettings(
-            "this version of Typer makes no such scripts for refstore; install one that does: pip install 'typer<0.30'"
-        ) from error
-
-    print(get_completion_script(prog_name="refstore", complete_var="_REFSTORE_COMPLETE", shell=shell))
+    print(completion_script(shell, "_REFSTORE_COMPLETE"))

@@ -28,6 +28,8 @@ from refstore.versioning.markers import commit_of
 
 
 class ReferenceState(Enum):
+    """What a reference to an address stands for."""
+
     STAGED = "staged"
     UNNAMED = "not named"
     """Its token is live, and the entry at its path does not name the address: the write is under way, or it died. The
@@ -44,6 +46,8 @@ class ReferenceState(Enum):
 
 
 class AddressState(Enum):
+    """What keeps an address, or what becomes of it."""
+
     REFERENCED = "referenced"
     ISSUED = "issued"
     IN_GRACE = "in grace"

@@ -20,6 +20,8 @@ HIDDEN_BRANCHES: Final = "refstore-purge-"
 
 
 class AddressRole(StrEnum):
+    """What an address is to a purge."""
+
     IDENTITY = "identity"
     """Commits and references name it."""
     CONTENT = "content"

@@ -36,6 +36,8 @@ _SETTINGS: Final = (
 
 
 class ChangeKind(StrEnum):
+    """How a rule differs."""
+
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"

@@ -51,6 +51,8 @@ class _RulesPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class BranchRule(_RulesPart, frozen=True):
+    """How long the commits of the branches with a name stay."""
+
     branch_id: str
     """A branch's name, or a glob (`globs.py`)."""
     retention_days: Days

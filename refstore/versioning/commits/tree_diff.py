@@ -22,6 +22,8 @@ from refstore.versioning.commits.workers import Workers
 
 
 class PathChangeKind(Enum):
+    """How a path differs."""
+
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
