@@ -66,6 +66,7 @@ Errors know nothing of HTTP; the numbers above are the API's table, told here on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar
 
 from refstore.distribution import install_command
@@ -325,10 +326,10 @@ class AuditRefused(AuditUnavailable):
 class KVSettling(Unavailable):
     code = "kv_settling"
 
-    def __init__(self, message: str, *, until_ms: int = 0) -> None:
+    def __init__(self, message: str, *, until: datetime | None = None) -> None:
         super().__init__(message)
-        self.until_ms = until_ms
-        """When the wait for operations ends; 0: the next pass tells."""
+        self.until = until
+        """When the wait for operations ends; None: the next pass tells."""
 
 
 class DeadlineExceeded(Unavailable):

@@ -69,6 +69,7 @@ class RefstoreFileSystem(AbstractFileSystem):
     def close(self) -> None:
         """Close the lake. fsspec keeps a filesystem for the life of the process, and does not call this."""
         self._lake.close()
+        self.clear_instance_cache()  # so that nobody is given this one again
 
     # ---- what is there
 
@@ -223,7 +224,12 @@ class RefstoreFileSystem(AbstractFileSystem):
                     repo.delete_prefix(parts.ref, _prefix(parts))
 
     def rm_file(self, path: str) -> None:
-        self.rm(path)
+        """Delete the file of exactly this name."""
+        parts, info = self._split(path), self.info(path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(errno.EISDIR, "is a folder, a ref or a repository", parts.name)
+        with translate_errors(parts.name):
+            self._lake.repository(parts.repository).delete(parts.ref, parts.path)
 
     # ---- helpers
 

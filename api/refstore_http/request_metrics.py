@@ -8,6 +8,7 @@ from typing import Final
 
 from prometheus_client import generate_latest
 
+from refstore.core.clock import to_ms
 from refstore.errors import KVUnavailable, RefstoreError
 from refstore.lake import Lake
 from refstore.monitoring import figures, metrics
@@ -51,7 +52,7 @@ def render_lake_metrics(lake: Lake) -> bytes:
         return generate_latest(registry)
     with suppress(RefstoreError):  # what a probe of the stores says is told elsewhere
         wait = lake.settlement_wait()
-        left_ms = max(1, wait.until_ms - lake.clock.now_ms()) if wait is not None else 0
+        left_ms = max(1, to_ms(wait.until) - lake.clock.now_ms()) if wait is not None else 0
         metrics.gauge(metrics.SETTLEMENT_WAIT_SECONDS, registry).set(left_ms / 1000)
     none = Figures()
     gauges = {metric: metrics.gauge(metric, registry) for metric in _measured_values(none) | _known_values(none, 0)}

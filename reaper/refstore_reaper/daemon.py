@@ -20,6 +20,7 @@ from typing import Final
 from refstore.configuration.settings import ReaperSettings
 from refstore.context import Context
 from refstore.core import event_log, ids, python_gc
+from refstore.core.clock import to_ms
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.redaction import redact_text
 from refstore.core.units import DAY_SECONDS
@@ -194,7 +195,8 @@ class Reaper:
             if isinstance(error, KVUnavailable):
                 raise
             if isinstance(error, KVSettling):
-                self._metrics.record_settling(max(1.0, (error.until_ms - self._clock.now_ms()) / 1000))
+                left_ms = to_ms(error.until) - self._clock.now_ms() if error.until is not None else 0
+                self._metrics.record_settling(max(1.0, left_ms / 1000))
             _log.error("nothing_is_deleted", code=error.code, error=str(error))
             tally.fail("", "kv", error)
             if isinstance(error, KVSettling | KVWentBack) and self._fence.servers != self._keys_settled_under:

@@ -11,6 +11,7 @@ from refstore.cli.common import emit, invocation_of, open_lake
 from refstore.cli.parameters import Name
 from refstore.cli.rows import entry_row, format_when
 from refstore.core import ids
+from refstore.core.clock import to_datetime
 from refstore.core.ids import Address, RepositoryId
 from refstore.core.units import DAY_MS
 from refstore.errors import NotFound, RepositoryNotFound
@@ -19,9 +20,8 @@ from refstore.records.repository_records import ClearedRepository
 
 if TYPE_CHECKING:
     from refstore.context import Context
-    from refstore.deletion_history.deletion_journal import DeletionRecord
     from refstore.deletion_history.deletion_search import MarkedFor
-    from refstore.deletion_history.explain import AddressReport, PathReport, PathVersion
+    from refstore.deletion_history.explain import AddressReport, Deletion, PathReport, PathVersion
     from refstore.deletion_history.naming_commits import NamingCommit, NamingCommits, Version
     from refstore.lake import Lake
     from refstore.operations.address_info import AddressReference
@@ -137,7 +137,7 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     """Return the row for an object of a cleared repository. The records of its objects were deleted with it, so nothing
     else is known.
     """
-    from refstore.deletion_history.deletion_journal import DeletionRecord
+    from refstore.deletion_history.explain import Deletion
 
     rule = (
         f"{repo} was deleted on {format_when(record.closed_ms)}, and its grace was over: {record.objects} objects of "
@@ -146,7 +146,8 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
     if not record.objects:
         rule += " by refstore itself; the rule of their bucket deletes what was tagged"
     run, cause = record.runs[-1] if record.runs else "", "deleted repository"
-    deletion = DeletionRecord(address or "", record.cleared_ms, "sweep", run, "deleted", cause, rule, "", "", -1, "")
+    cleared = to_datetime(record.cleared_ms)
+    deletion = Deletion(address or "", cleared, "sweep", run, "deleted", cause, rule, "", None, "", "")
     return {
         "repository": repo,
         "repository_deleted": format_when(record.closed_ms),
@@ -168,9 +169,9 @@ def _address_row(found: AddressReport) -> Row:
         "address": view.address,
         "state": view.state.value,
         "meaning": found.meaning,
-        "since": format_when(view.since_ms),
+        "since": format_when(view.since),
         "cause": view.cause,
-        "expires": format_when(view.expires_ms),
+        "expires": format_when(view.expires),
         "references": [_reference_text(reference) for reference in view.references],
         "purged": _purged_row(found.purge_role) if found.purge_role is not None else None,
         "deletions": [_deletion_row(deletion) for deletion in found.deletions],
@@ -181,7 +182,7 @@ def _address_row(found: AddressReport) -> Row:
 
 
 def _reference_text(reference: AddressReference) -> str:
-    told = filter(None, (reference.state.value, format_when(reference.last_modified_ms)))
+    told = filter(None, (reference.state.value, format_when(reference.last_modified)))
     return f"{reference.branch} {reference.path} ({', '.join(told)})"
 
 
@@ -191,22 +192,32 @@ def _purged_row(purged: PurgeRole) -> Row:
         "is": purged.role.value,
         "content": purged.content or None,
         "run": purged.run,
-        "since": format_when(purged.since_ms or None),
+        "since": format_when(purged.since),
     }
 
 
-def _deletion_row(deletion: DeletionRecord) -> Row:
-    row = deletion._asdict()
-    del row["address"]
-    row["size_bytes"] = deletion.size_bytes if deletion.size_bytes >= 0 else None
-    return {"at": format_when(row.pop("at_ms")), **row}
+def _deletion_row(deletion: Deletion) -> Row:
+    from refstore.deletion_history.explain import deletion_token
+
+    return {
+        "at": format_when(deletion.at),
+        "by": deletion.by,
+        "run": deletion.run,
+        "outcome": deletion.outcome,
+        "cause": deletion.cause,
+        "rule": deletion.rule,
+        "path": deletion.path,
+        "token": deletion_token(deletion),
+        "size_bytes": deletion.size_bytes,
+        "reason": deletion.reason,
+    }
 
 
 def _marked_row(marked: MarkedFor) -> Row:
     return {
         "mark": marked.mark_id,
         "state": marked.state,
-        "deletes_at": format_when(marked.deletes_at_ms),
+        "deletes_at": format_when(marked.deletes_at),
         "cause": marked.cause,
         "rule": marked.rule,
         "question": marked.question,
@@ -225,12 +236,12 @@ def _commit_row(commit: NamingCommit) -> Row:
     mark = commit.mark
     return {
         "commit": commit.commit,
-        "date": format_when(commit.created_ms),
+        "date": format_when(commit.created),
         "path": commit.path,
         "state": commit.lifetime.value,
-        "mark": mark.mark_id if mark else None,
-        "deletes_at": format_when(mark.deletes_at_ms) if mark else None,
-        "swept": format_when(mark.swept_ms or None) if mark else None,
+        "mark": mark.id if mark else None,
+        "deletes_at": format_when(mark.deletes_at) if mark else None,
+        "swept": format_when(mark.swept) if mark else None,
     }
 
 

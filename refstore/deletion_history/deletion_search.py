@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from refstore.context import Context
+from refstore.core.clock import to_datetime
 from refstore.core.ids import Address, BranchName, Path
 from refstore.deletion_history import deletion_index, deletion_journal
 from refstore.deletion_history.causes import SWEEP, rule_of_run
@@ -33,7 +34,7 @@ class MarkedFor(NamedTuple):
 
     mark_id: str
     state: str
-    deletes_at_ms: int
+    deletes_at: datetime
     cause: str
     rule: str
     question: str
@@ -156,7 +157,9 @@ def _in_run(ctx: Context, run: OfflineRun, address: Address) -> DeletionRecord |
     if marked is None or is_named_by(ctx, address, Marks(ctx).sweeps.taken_back(run)):
         return None  # the sweep leaves it
     rule = rule_of_run(sweep_records.read_run_rules(ctx.objects, run.mark_id), marked.reason)
-    return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, marked.reason, rule, record.question)
+    return MarkedFor(
+        run.mark_id, run.state.value, to_datetime(record.deletes_at_ms), marked.reason, rule, record.question
+    )
 
 
 def _made_ms(ctx: Context, address: Address) -> int:

@@ -7,17 +7,19 @@ of swept commits stay, so the search also works for deleted objects. Each answer
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Final, NamedTuple
 
 from refstore.context import Context
+from refstore.core.clock import to_datetime
 from refstore.core.ids import Address, BranchName, CommitId
 from refstore.gc_marks import Marks, MarkStatus
 from refstore.operations import refs
 from refstore.operations.committed_names import adding_commits, landed_commits
 from refstore.operations.log_and_diff import CommitLifetime, lifetime_of
+from refstore.public_types import Mark
 from refstore.records.commit_records import StoredCommit
-from refstore.records.mark_records import StoredMark
 from refstore.versioning.commits import graph
 
 COMMITS_MAX: Final = 300
@@ -32,18 +34,11 @@ class NamingCommit(NamedTuple):
     """A commit that names an address."""
 
     commit: CommitId
-    created_ms: int
+    created: datetime
     path: str
-    shown: MarkStatus
+    lifetime: CommitLifetime
+    mark: Mark | None
     """If it has expired: since when, by which run, and when its data will be or was deleted."""
-
-    @property
-    def mark(self) -> StoredMark | None:
-        return self.shown.mark
-
-    @property
-    def lifetime(self) -> CommitLifetime:
-        return lifetime_of(self.shown)
 
 
 class NamingCommits(NamedTuple):
@@ -117,7 +112,7 @@ def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version]
     found: list[Version] = []
     for commit_id, commit in commits.items():
         entry = ctx.trees.get(commit.metarange, path)
-        here = NamingCommit(commit_id, commit.created_ms, path, marks[commit_id])
+        here = _naming_commit(commit_id, commit, path, marks[commit_id])
         address = entry.address if entry is not None else None
         at = _version_at(found, address, along=ref is not None)
         if at is None:
@@ -165,4 +160,9 @@ def _with_marks(ctx: Context, naming: dict[CommitId, tuple[StoredCommit, str]]) 
     ordered = sorted(naming, key=lambda name: -naming[name][0].created_ms)
     for name, shown in zip(ordered, Marks(ctx).statuses.read(ordered), strict=True):
         commit, path = naming[name]
-        yield NamingCommit(name, commit.created_ms, path, shown)
+        yield _naming_commit(name, commit, path, shown)
+
+
+def _naming_commit(commit_id: CommitId, commit: StoredCommit, path: str, shown: MarkStatus) -> NamingCommit:
+    mark = Mark.of_record(shown.mark) if shown.mark is not None else None
+    return NamingCommit(commit_id, to_datetime(commit.created_ms), path, lifetime_of(shown), mark)

@@ -10,13 +10,14 @@ marked it calls `pass_through`. Positions are changed by `set_if` from the one t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from hashlib import sha256
 from typing import Final, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
 from refstore.core import event_log
-from refstore.core.clock import Clock, format_utc
+from refstore.core.clock import Clock, format_utc, to_datetime, to_ms
 from refstore.core.safety import Durations, Safety
 from refstore.core.units import DAY_SECONDS
 from refstore.errors import CorruptObject, KVReconciling, KVSettling, KVWentBack, ObjectNotFound
@@ -63,12 +64,13 @@ class ServersFirstSeen(msgspec.Struct, frozen=True):
 class SettlementWait(NamedTuple):
     """Nothing is deleted in the whole lake."""
 
-    until_ms: int
+    until: datetime
     """When the operations have ended that began under other servers. A deleter looks for lost writes then."""
     reason: str
 
     def describe(self, now_ms: int) -> str:
-        until = format_utc(self.until_ms) if self.until_ms > now_ms else "a reaper has looked for lost writes"
+        until_ms = to_ms(self.until)
+        until = format_utc(until_ms) if until_ms > now_ms else "a reaper has looked for lost writes"
         return f"settling until {until}, because {self.reason}"
 
 
@@ -288,7 +290,7 @@ class PositionFence:
             raise KVSettling(
                 f"other servers of the KV answer than before (first seen at {format_utc(first)}), and operations that "
                 f"began before may be under way; nothing is deleted until {format_utc(ends)}. Run the same again then",
-                until_ms=ends,
+                until=to_datetime(ends),
             )
 
 
@@ -310,7 +312,7 @@ def find_settlement_wait(
     first = _read_first_seen(store, servers)
     seen = "no reaper has seen them yet" if first is None else f"first seen at {format_utc(first)}"
     return SettlementWait(
-        waits.operations_end_ms(clock.now_ms() if first is None else first),
+        to_datetime(waits.operations_end_ms(clock.now_ms() if first is None else first)),
         f"other servers of the KV answer than before, as after its restart ({seen}), and operations that began before "
         "may be under way; nothing is deleted meanwhile, and then a reaper looks whether writes were lost",
     )

@@ -7,11 +7,16 @@ follows the "Key Update Order of Precedence" there: committed wins over staged, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids
+from refstore.core.clock import to_datetime
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of
 from refstore.kv.base import ABSENT
 from refstore.operations.committed_names import CommittedName, committed_name
@@ -99,24 +104,33 @@ LOCATIONS_MAX: Final = 100_000
 """How many records of purged objects are searched."""
 
 
-class AddressReference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AddressReference:
+    """A path of a branch that names an address, or did."""
+
     branch: BranchName
     path: Path
-    token: Token
     state: ReferenceState
-    last_modified_ms: int | None = None
+    last_modified: datetime | None
     """When the reference was made, or its token's fate was decided; None where its id does not say."""
+    _token: Token = field(repr=False)
+
+
+token_of: Final[Callable[[AddressReference], Token]] = attrgetter("_token")
+"""Return the staging token of a reference."""
 
 
 class AddressInfo(NamedTuple):
+    """The state of an address, and what names it."""
+
     address: Address
     state: AddressState
     references: tuple[AddressReference, ...]
-    since_ms: int | None
+    since: datetime | None
     """When the list last changed, became empty, or deletion began; None where nothing is recorded."""
     cause: str
     """What emptied the list; '' where it is not empty."""
-    expires_ms: int | None
+    expires: datetime | None
     """For an issued address: when it can no longer be linked."""
     reference_state: ReferenceState | None = None
     """The state over all references, by precedence. None: no reference and no commit names the address."""
@@ -156,14 +170,17 @@ def address_names(ctx: Context, address: str) -> AddressInfo:
         case Listed(references, changed_ms):
             names = tuple(_describe_reference(ctx, own, ref) for ref in references)
             overall = min((name.state for name in names), key=_PRECEDENCE.index)
-            return AddressInfo(own, AddressState.REFERENCED, names, changed_ms, "", None, overall)
+            return AddressInfo(own, AddressState.REFERENCED, names, to_datetime(changed_ms), "", None, overall)
         case Emptied(since_ms, last, cause, _):
-            names = (AddressReference(branch_of(last.token), last.path, last.token, ReferenceState.DELETED, since_ms),)
-            return AddressInfo(own, AddressState.IN_GRACE, names, since_ms, cause, None, ReferenceState.DELETED)
+            since, state = to_datetime(since_ms), ReferenceState.DELETED
+            names = (AddressReference(branch_of(last.token), last.path, state, since, last.token),)
+            return AddressInfo(own, AddressState.IN_GRACE, names, since, cause, None, state)
         case Issued(_, expires_ms, _, _):
-            return AddressInfo(own, AddressState.ISSUED, (), None, "", expires_ms)
+            return AddressInfo(own, AddressState.ISSUED, (), None, "", to_datetime(expires_ms))
         case Deleting(since_ms, _, cause, _):
-            return AddressInfo(own, AddressState.DELETING, (), since_ms, cause, None, ReferenceState.DELETED)
+            return AddressInfo(
+                own, AddressState.DELETING, (), to_datetime(since_ms), cause, None, ReferenceState.DELETED
+            )
         case None:
             return _describe_unreferenced(ctx, own)
 
@@ -192,8 +209,8 @@ def _describe_unreferenced(ctx: Context, address: Address) -> AddressInfo:
 def _describe_reference(ctx: Context, address: Address, reference: Reference) -> AddressReference:
     state, decided_ms = _reference_state(ctx, address, reference)
     made_ms = reference_time_ms(address, reference)
-    last_modified_ms = max((at for at in (made_ms, decided_ms) if at is not None), default=None)
-    return AddressReference(branch_of(reference.token), reference.path, reference.token, state, last_modified_ms)
+    last_modified = max((to_datetime(at) for at in (made_ms, decided_ms) if at is not None), default=None)
+    return AddressReference(branch_of(reference.token), reference.path, state, last_modified, reference.token)
 
 
 def _reference_state(ctx: Context, address: Address, reference: Reference) -> tuple[ReferenceState, int | None]:

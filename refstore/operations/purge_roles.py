@@ -5,12 +5,17 @@ A location record is found by its identity. Which record names another address o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids
+from refstore.core.clock import to_optional_datetime
 from refstore.core.ids import Address
 from refstore.records.location_records import Location
 from refstore.versioning.locations import LocatedIdentity
@@ -36,7 +41,8 @@ class AddressRole(StrEnum):
     """The next cleaning deletes it, or whoever deletes the identity."""
 
 
-class PurgeRole(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PurgeRole:
     """What an address is to a purged object."""
 
     identity: Address
@@ -46,11 +52,14 @@ class PurgeRole(NamedTuple):
     """Where the identity's content lies now; '': it was erased, or is being deleted."""
     run: str
     """The run that wrote the content, replaced the backup, or makes the attempt; '' if it is as it was uploaded."""
-    since_ms: int
-    """When the content was published, the backup replaced, or the attempt begun; 0: unknown."""
-    location: Location
+    since: datetime | None
+    """When the content was published, the backup replaced, or the attempt begun; None: unknown."""
+    _location: Location = field(repr=False)
     is_overdue: bool = False
     """Whether an attempt is older than any operation: its run was killed, or gave up."""
+
+
+_location_of: Final[Callable[[PurgeRole], Location]] = attrgetter("_location")
 
 
 class PurgeRoleSearch(NamedTuple):
@@ -68,10 +77,9 @@ def role_of_identity(ctx: Context, address: Address) -> PurgeRole | None:
         return None
     current = own.current
     if current is None:
-        return PurgeRole(address, AddressRole.IDENTITY, Address(""), "", 0, own)
-    return PurgeRole(
-        address, AddressRole.IDENTITY, current.address, current.run, current.written_ms, own, _is_overdue(ctx, own)
-    )
+        return PurgeRole(address, AddressRole.IDENTITY, Address(""), "", None, own)
+    written = to_optional_datetime(current.written_ms)
+    return PurgeRole(address, AddressRole.IDENTITY, current.address, current.run, written, own, _is_overdue(ctx, own))
 
 
 def role_of_content(ctx: Context, address: Address, *, records_max: int | None = None) -> PurgeRoleSearch:
@@ -94,15 +102,17 @@ def _role_in(ctx: Context, each: LocatedIdentity, address: Address) -> PurgeRole
     location, current, intent = each.location, each.location.current, each.location.intent
     content = current.address if current is not None else Address("")
     if current is not None and address == content:
-        return PurgeRole(each.identity, AddressRole.CONTENT, content, current.run, current.written_ms, location)
+        written = to_optional_datetime(current.written_ms)
+        return PurgeRole(each.identity, AddressRole.CONTENT, content, current.run, written, location)
     for backup in location.backups:
         if backup.content.address == address:
             role = AddressRole.TRASH if backup.is_trash else AddressRole.BACKUP
-            return PurgeRole(each.identity, role, content, backup.replaced_by, backup.replaced_ms, location)
+            replaced = to_optional_datetime(backup.replaced_ms)
+            return PurgeRole(each.identity, role, content, backup.replaced_by, replaced, location)
     if intent is not None and intent.address == address:
-        is_overdue = _is_overdue(ctx, location)
-        return PurgeRole(each.identity, AddressRole.ATTEMPT, content, intent.run, intent.since_ms, location, is_overdue)
-    return PurgeRole(each.identity, AddressRole.LEFTOVER, content, "", 0, location)
+        since, is_overdue = to_optional_datetime(intent.since_ms), _is_overdue(ctx, location)
+        return PurgeRole(each.identity, AddressRole.ATTEMPT, content, intent.run, since, location, is_overdue)
+    return PurgeRole(each.identity, AddressRole.LEFTOVER, content, "", None, location)
 
 
 def _is_overdue(ctx: Context, location: Location) -> bool:
@@ -132,14 +142,15 @@ def describe_role(role: PurgeRole, *, is_there: bool = True) -> str:
         case AddressRole.ATTEMPT:
             doing = "has written this, or is writing it," if is_there else "is about to write this"
             return f"the run {role.run} {doing} for the object {identity}, and has not published it"
-        case AddressRole.LEFTOVER if role.location.current is None:
+        case AddressRole.LEFTOVER if _location_of(role).current is None:
             return f"the object {identity} is being deleted, and this with it"
         case AddressRole.LEFTOVER:
             return f"it was written for the object {identity} and is not needed any more; the next cleaning deletes it"
 
 
 def _describe_identity(role: PurgeRole) -> str:
-    location, current, intent = role.location, role.location.current, role.location.intent
+    location = _location_of(role)
+    current, intent = location.current, location.intent
     if current is None:
         return "it is being deleted, with all contents that purges have written for it"
     parts: list[str] = []

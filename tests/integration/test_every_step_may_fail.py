@@ -31,6 +31,7 @@ from refstore.kv.retries import RetryingKV
 from refstore.lake import Lake
 from refstore.objects.base import ObjectInfo, ObjectStore
 from refstore.objects.memory import MemoryObjects
+from refstore.operations.address_info import token_of
 from refstore.operations.upload import IssuedAddress, Upload
 from refstore.records import keys
 from refstore.repository import Repository
@@ -262,7 +263,7 @@ def check(world: World) -> None:
     assert {address for address in named if is_own(address)} <= stored
     live = {token for _, branch in world.repo.context.branches.scan_open() for token in branch.live_tokens}
     for address in stored - named:
-        assert any(ref.token in live for ref in world.repo.address(address).references), (
+        assert any(token_of(ref) in live for ref in world.repo.address(address).references), (
             f"{address} is left and nobody names it"
         )
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refstore.core.clock import to_ms
 from refstore.core.ids import new_address
 from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import FOLDER
-from refstore.deletion_history.deletion_journal import DeletionRecord
-from refstore.deletion_history.explain import AddressReport, explain_address
+from refstore.deletion_history.explain import AddressReport, Deletion, explain_address
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.operations.address_info import AddressState
@@ -42,7 +42,7 @@ def orphan(world: World) -> str:
     return world.plant(new_address(world.ctx.ids, world.clock.now_ms() - 40 * 86_400_000))
 
 
-def only(why: AddressReport) -> DeletionRecord:
+def only(why: AddressReport) -> Deletion:
     (deletion,) = why.deletions
     return deletion
 
@@ -57,12 +57,10 @@ def test_a_sweep_tells_when_by_which_run_and_under_which_rules(world: World, eng
     told = only(why)
     assert (told.by, told.run, told.outcome, told.cause) == ("sweep", mark_id, "deleted", "expired")
     assert "default: 0 days" in told.rule
-    assert abs(told.at_ms - world.clock.now_ms()) < 600_000
+    assert abs(to_ms(told.at) - world.clock.now_ms()) < 600_000
     assert told.size_bytes == 3
     assert why.naming is not None
-    assert [(commit.path, commit.mark.mark_id if commit.mark else "") for commit in why.naming.commits] == [
-        ("a", mark_id)
-    ]
+    assert [(commit.path, commit.mark.id if commit.mark else "") for commit in why.naming.commits] == [("a", mark_id)]
     assert why.naming.branches == ()
     told = only(world.repo.why(lost))
     assert (told.run, told.outcome, told.cause) == (mark_id, "deleted", "orphan blob")
@@ -93,7 +91,7 @@ def test_what_is_marked_says_when_it_goes_and_by_which_mark(world: World, engine
     summary = gc_run.mark(world.ctx, engines, GcOptions(grace_days=5))
     (marked,) = world.repo.why(address).marked
     assert (marked.mark_id, marked.state, marked.cause) == (summary.mark_id, "marked", "expired")
-    assert marked.deletes_at_ms == summary.deletes_at_ms
+    assert to_ms(marked.deletes_at) == summary.deletes_at_ms
     assert world.repo.why(address).meaning.startswith("only commits that have expired and are marked name it")
     assert world.repo.why(kept).meaning.startswith("commits keep it")
     why = world.repo.why(kept)

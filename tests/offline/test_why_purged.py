@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from refstore.core.clock import to_ms
 from refstore.core.ids import Address, new_address, own_address
 from refstore.deletion_history.explain import AddressReport
 from refstore.operations.address_info import AddressState
@@ -53,7 +54,7 @@ def check_deleted(world: World, address: str, *, by: str, cause: str, rule: str,
     assert rule in deletion.rule
     assert "issued" not in deletion.rule
     assert deletion.run == run if run else deletion.run.startswith("purge-")
-    assert 0 < deletion.at_ms <= world.clock.now_ms()
+    assert 0 < to_ms(deletion.at) <= world.clock.now_ms()
 
 
 class TestWhileItIsThere:

@@ -34,6 +34,7 @@ from refstore.errors import (
 from refstore.kv.base import KV
 from refstore.lake import Lake
 from refstore.objects.base import ObjectStore
+from refstore.operations.address_info import token_of
 from refstore.operations.upload import Upload
 from refstore.records import keys
 from refstore.repository import Repository
@@ -596,7 +597,9 @@ class Machine(RuleBasedStateMachine):
         """
         live = {token for _, branch in self.repo.context.branches.scan_open() for token in branch.live_tokens}
         views = {address: self.repo.address(address) for address in addresses}
-        return {address for address, view in views.items() if not any(named.token in live for named in view.references)}
+        return {
+            address for address, view in views.items() if not any(token_of(each) in live for each in view.references)
+        }
 
     def _named(self) -> set[str]:
         """Every own address that a branch or a commit names; a commit whose caller died before it heard of it is one,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.ids import Address, BranchName, CommitId, id_time_ms, new_address
 from refstore.gc_marks import Marks, new_mark_id
 from refstore.lake import Lake
@@ -98,13 +99,17 @@ class TestReferences:
         clock.advance(60)
         copied = clock.now_ms()
         repo.copy("main", "a", to_branch="feature", to_path="b")
-        assert [named.last_modified_ms for named in repo.address(entry.address).references] == [uploaded, copied]
+        assert [named.last_modified for named in repo.address(entry.address).references] == [
+            to_datetime(uploaded),
+            to_datetime(copied),
+        ]
 
     def test_a_fate_that_was_told_is_a_change(self, repo: Repository, clock: FakeClock) -> None:
         entry = repo.upload("main", "a", b"1")
         clock.advance(60)
         repo.reset("main")
-        assert [named.last_modified_ms for named in repo.address(entry.address).references] == [clock.now_ms()]
+        (named,) = repo.address(entry.address).references
+        assert named.last_modified == to_datetime(clock.now_ms())
 
     def test_an_id_that_counts_no_time_says_none(self) -> None:
         assert id_time_ms("e0000000000000000000000001") is None

@@ -12,8 +12,7 @@ import pytest
 
 from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import FOLDER, Period, read_index
-from refstore.deletion_history.deletion_journal import DeletionRecord
-from refstore.deletion_history.explain import explain_address
+from refstore.deletion_history.explain import Deletion, explain_address
 from refstore.errors import AddressNotFound, CorruptObject, ObjectsRefused, ObjectsUnavailable
 from refstore.objects.base import Body, DeleteResult, StoredObject
 from refstore.objects.local import LocalObjects
@@ -49,7 +48,7 @@ def index(repo: Repository, run: int, count: int = 20, **options: Any) -> None:
     deletion_index_writer.index_sweep(repo.context, f"run-{run}", outcomes(repo, run, count, **options), at_ms=run)
 
 
-def found(repo: Repository, address: str) -> Sequence[DeletionRecord]:
+def found(repo: Repository, address: str) -> Sequence[Deletion]:
     try:
         return explain_address(repo.context, address).deletions
     except AddressNotFound:

@@ -15,21 +15,23 @@ from refstore.lake import Lake
 from refstore.objects.named_stores import namespace_url, resolve_url
 from tests.servers.s3_servers import BUCKET, S3FaultProxy, S3Server
 
-NAMED = {"archive": {"endpoint": "https://s3.example", "region": "eu"}, "aws": {"region": "eu-central-1"}}
-OWN = "s3://lake/a?conditional_put=0&endpoint=http://127.0.0.1:9&region=us-east-1"
+NAMED = {"archive": {"endpoint": "https://s3.example", "profile": "cold"}, "aws": {"profile": "eu"}}
+OWN = "s3://lake/a?conditional_put=0&endpoint=http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
     ("url", "lake_url", "resolved"),
     [
-        ("s3://b/p?endpoint=archive", OWN, "s3://b/p?endpoint=https://s3.example&region=eu"),
-        ("s3://b/p?endpoint=archive&region=x", OWN, "s3://b/p?endpoint=https://s3.example&region=x"),
-        ("s3://b/p?endpoint=archive&part_mib=9", OWN, "s3://b/p?endpoint=https://s3.example&part_mib=9&region=eu"),
-        ("s3://b/p?endpoint=aws", OWN, "s3://b/p?region=eu-central-1"),
-        ("s3://b/p", OWN, "s3://b/p?endpoint=http://127.0.0.1:9&region=us-east-1"),
-        ("s3://b/p?conditional_put=0", "s3://lake?region=x", "s3://b/p?conditional_put=0&region=x"),
-        ("s3://b/p", "s3://lake?endpoint=archive", "s3://b/p?endpoint=https://s3.example&region=eu"),
-        ("s3://b/p?region=x", OWN, "s3://b/p?region=x"),
+        ("s3://b/p?endpoint=archive", OWN, "s3://b/p?endpoint=https://s3.example&profile=cold"),
+        (
+            "s3://b/p?endpoint=archive&delete_versions=1",
+            OWN,
+            "s3://b/p?delete_versions=1&endpoint=https://s3.example&profile=cold",
+        ),
+        ("s3://b/p?endpoint=aws", OWN, "s3://b/p?profile=eu"),
+        ("s3://b/p", OWN, "s3://b/p?endpoint=http://127.0.0.1:9"),
+        ("s3://b/p?conditional_put=0", "s3://lake?endpoint=http://h", "s3://b/p?conditional_put=0&endpoint=http://h"),
+        ("s3://b/p", "s3://lake?endpoint=archive", "s3://b/p?endpoint=https://s3.example&profile=cold"),
         ("s3://b/p", "file:///lake", "s3://b/p"),
         (OWN, OWN, OWN),
         ("file:///lake?fsync=0", OWN, "file:///lake?fsync=0"),
@@ -58,6 +60,8 @@ def test_what_no_setting_names_is_refused_with_what_to_set() -> None:
     for call in (resolve_url, namespace_url):
         with pytest.raises(InvalidSettings, match=r"stores\.attic\.endpoint"):
             call("s3://b/p?endpoint=attic", NAMED, OWN)
+    with pytest.raises(InvalidSettings, match=r"set stores\.NAME\.profile, and write \?endpoint=NAME"):
+        resolve_url("s3://b/p?profile=admin", NAMED, OWN)
 
 
 @pytest.mark.server
@@ -69,7 +73,7 @@ def test_a_changed_endpoint_is_used_only_where_the_repository_is(
 
     def open_lake(endpoint: str, lake_endpoint: str = moto_s3_server.endpoint) -> Lake:
         objects = own.replace(moto_s3_server.endpoint, lake_endpoint)
-        stores = {"archive": {"endpoint": endpoint, "region": "us-east-1"}}
+        stores = {"archive": {"endpoint": endpoint}}
         return refstore.create(kv=f"sqlite://{tmp_path}/kv.sqlite", objects=objects, stores=stores)
 
     with open_lake(moto_s3_server.endpoint) as lake:
@@ -103,13 +107,13 @@ def load_stores(
 
 def test_each_setting_of_a_store_comes_from_the_first_source_that_has_it() -> None:
     loaded = load_stores(
-        {"REFSTORE_STORES_COLD_ARCHIVE_ENDPOINT": "https://environment", "REFSTORE_STORES_B_REGION": "x"},
+        {"REFSTORE_STORES_COLD_ARCHIVE_ENDPOINT": "https://environment", "REFSTORE_STORES_B_PROFILE": "x"},
         {"stores.cold_archive.profile": "p"},
-        "[stores.cold_archive]\nendpoint = 'https://file'\nregion = 'eu'\nprofile = 'file'\n",
+        "[stores.cold_archive]\nendpoint = 'https://file'\nprofile = 'file'\n",
     )
     assert loaded.settings.named_stores == {
-        "b": {"region": "x"},
-        "cold_archive": {"endpoint": "https://environment", "region": "eu", "profile": "p"},
+        "b": {"profile": "x"},
+        "cold_archive": {"endpoint": "https://environment", "profile": "p"},
     }
     rows = {row.setting: (row.value, row.origin.split()[0]) for row in loaded.rows()}
     assert rows["stores.cold_archive.endpoint"] == ("https://environment", "environment")
@@ -123,9 +127,9 @@ def test_each_setting_of_a_store_comes_from_the_first_source_that_has_it() -> No
         ("[stores.a]\nendpoint = 'localhost:9000'\n", "must be a URL"),
         ("[stores.a]\nendpoint = 'https://user:secret@host'\n", "without credentials"),
         ("[stores.a]\nendpoint = 7\n", "it must be a text"),
-        ("[stores.a]\nendpint = 'https://host'\n", "its settings are endpoint, region"),
+        ("[stores.a]\nendpint = 'https://host'\n", "its settings are endpoint, profile"),
         ("[stores.A-B]\nendpoint = 'https://host'\n", "lower-case letters"),
-        ("[stores.a]\naddressing = 'other'\n", "use one of them"),
+        ("[stores.a]\nregion = 'eu'\n", "its settings are endpoint, profile"),
         ("[stores]\na = 'https://host'\n", r"write \[stores.a\]"),
         ("stores = 'https://host'\n", r"write \[stores.NAME\]"),
     ],

@@ -19,9 +19,9 @@ from refstore.operations import multipart
 from refstore.operations.copy import Copy
 from refstore.operations.move import Move
 from refstore.operations.upload import Link, Stage, Upload
+from refstore.public_types import Entry, stored_entry
 from refstore.records.repository_records import ImportSource
 from refstore.records.s3_attributes import ContentDescription, S3Attributes, content_of
-from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from tests.kit.names_of_ours import ATTACK, NAMES
 from tests.reaper_world import World
@@ -42,8 +42,18 @@ def _token(repo: Repository) -> str:
     return issued.token
 
 
-def _changed(metadata: dict[str, str]) -> Callable[[StoredEntry], StoredEntry]:
-    return lambda entry: msgspec.structs.replace(entry, metadata=metadata)
+def _changed(metadata: dict[str, str]) -> Callable[[Entry], Entry]:
+    return lambda entry: entry.replace(metadata=metadata)
+
+
+def _write(repo: Repository, metadata: dict[str, str]) -> None:
+    with repo.open("main", "new", "wb", metadata=metadata) as file:
+        file.write(b"1")
+
+
+def _commit_at_once(repo: Repository, metadata: dict[str, str]) -> None:
+    with repo.transaction("main", "m", metadata=metadata) as tx:
+        tx.upload("new", b"1")
 
 
 def _import(repo: Repository, metadata: dict[str, str]) -> object:
@@ -54,6 +64,7 @@ WAYS: Final[dict[str, Callable[[Lake, Repository, dict[str, str]], object]]] = {
     "Repository.upload": lambda _, repo, given: repo.upload("main", "new", b"1", metadata=given),
     "Repository.upload_many": lambda _, repo, given: repo.upload_many("main", [Upload("new", b"1", given)]),
     "Repository.upload_each": lambda _, repo, given: list(repo.upload_each("main", [Upload("new", b"1", given)])),
+    "Repository.open": lambda _, repo, given: _write(repo, given),
     "Repository.stage": lambda _, repo, given: repo.stage("main", "new", "s3://b/x", size_bytes=1, metadata=given),
     "Repository.stage_many": lambda _, repo, given: repo.stage_many("main", [Stage("new", "s3://b/x", 1, "", given)]),
     "Repository.link": lambda _, repo, given: repo.link("main", "new", _token(repo), metadata=given),
@@ -67,6 +78,7 @@ WAYS: Final[dict[str, Callable[[Lake, Repository, dict[str, str]], object]]] = {
     "Repository.move_many": lambda _, repo, given: repo.move_many("main", [Move("a", "new", _changed(given))]),
     "Repository.change_metadata": lambda _, repo, given: repo.change_metadata("main", "a", _changed(given)),
     "Repository.commit": lambda _, repo, given: repo.commit("main", "m", metadata=given, allow_empty=True),
+    "Repository.transaction": lambda _, repo, given: _commit_at_once(repo, given),
     "Repository.merge": lambda _, repo, given: repo.merge("dev", into="main", metadata=given),
     "Repository.revert": lambda _, repo, given: repo.revert("main", on="main", metadata=given),
     "Repository.cherry_pick": lambda _, repo, given: repo.cherry_pick("dev", onto="main", metadata=given),
@@ -125,7 +137,7 @@ def test_every_method_that_takes_metadata_is_a_way_in() -> None:
 def test_the_name_that_callers_give_is_taken() -> None:
     world = filled()
     world.repo.commit("main", "m", metadata={TRANSACTION: "SNAPSHOT"}, allow_empty=True)
-    assert world.repo.get_commit("main").record.metadata == {TRANSACTION: "SNAPSHOT"}
+    assert world.repo.get_commit("main").metadata == {TRANSACTION: "SNAPSHOT"}
     for way in ("Repository.upload", "Repository.stage", "Lake.set_metadata"):
         with pytest.raises(Invalid, match="refstore's own"):
             WAYS[way](world.lake, world.repo, {TRANSACTION: "SNAPSHOT"})
@@ -151,14 +163,15 @@ def test_a_change_keeps_the_description_of_the_content(way: str) -> None:
     world = with_attributes()
     forged = S3Attributes(ContentDescription(etag="forged"), {"expires": "0"}, {})
 
-    def change(entry: StoredEntry) -> StoredEntry:
-        return msgspec.structs.replace(entry, s3=forged, md5="f" * 32, checksum="f", size_bytes=1)
+    def change(entry: Entry) -> Entry:
+        record = msgspec.structs.replace(stored_entry(entry), s3=forged, md5="f" * 32, checksum="f", size_bytes=1)
+        return Entry(entry.path, record)
 
     if way == "copy_many":
         world.repo.copy_many("main", [Copy("a", "b", change)], to_branch="main")
     else:
         world.repo.change_metadata("main", "a", change)
-    changed = world.repo.stat("main", "b" if way == "copy_many" else "a")
+    changed = stored_entry(world.repo.stat("main", "b" if way == "copy_many" else "a"))
     assert changed.s3 == S3Attributes(ATTRIBUTES.content, {"expires": "0"}, {})
     assert (changed.md5, changed.size_bytes) == ("8d777f385d3dfec8815d20f7496026dc", 4)
 
@@ -218,7 +231,7 @@ def test_an_operation_keeps_what_s3_says_of_an_object(operation: str) -> None:
     world.repo.commit("main", "first")
     ref, path = OPERATIONS[operation](world.repo)
     kept = world.repo.stat(ref, path)
-    assert (kept.s3, kept.metadata) == (ATTRIBUTES, {"owner": "ann"})
+    assert (stored_entry(kept).s3, kept.metadata) == (ATTRIBUTES, {"owner": "ann"})
     listed = dict(world.repo.list(ref))
     assert listed[path] == kept
 
@@ -230,7 +243,7 @@ def test_a_rebuilt_kv_has_what_refstore_says(losing: Losing) -> None:
     world.lake.create_repository("bucket", is_bucket=True)
     losing.put_back(MemoryKV())
     reconciliation.rebuild_kv(world.lake)
-    assert world.lake.repository("lake").stat("main", "a").s3 == ATTRIBUTES
+    assert stored_entry(world.lake.repository("lake").stat("main", "a")).s3 == ATTRIBUTES
     assert world.lake.repository("bucket").record.is_bucket
     assert not world.lake.repository("lake").record.is_bucket
 

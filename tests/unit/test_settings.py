@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -12,8 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refstore
+from refstore.configuration import object_store_settings
+from refstore.configuration import settings as configuration_settings
 from refstore.configuration.settings import (
     NO_SETTING,
+    OPTIONS,
+    SECTIONS,
     SETTINGS,
     ApiSettings,
     MetricsSettings,
@@ -22,11 +30,14 @@ from refstore.configuration.settings import (
     embedded_urls,
 )
 from refstore.configuration.settings_loader import LoadedSettings, load_settings
+from refstore.core import safety
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidSettings
+from refstore.kv.redis import url as redis_url
 from refstore.lake import open_lake_at
+from refstore.objects import s3
 
 HOME = Path("/default")
 SECRET = "s" * 32
@@ -98,13 +109,9 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "signing_keys": f"k1:{SECRET}",
         "purge_key": SECRET,
         "log.level": "debug",
-        "log.format": "json",
-        "metrics.host": "0.0.0.0",  # noqa: S104  # nothing listens
-        "api.host": "0.0.0.0",  # noqa: S104  # likewise
         "api.public_url": "https://lake.example.org",
         "api.namespaces": "s3://bucket/team/",
         "api.tls_certificate": "chain.pem",
-        "api.tls_key": "key.pem",
         "import_from": "s3://archive/raw/",
         "api.trusted_proxies": "10.0.0.0/8",
         "reaper.breaker_share": "0.25",
@@ -138,7 +145,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
 
 def test_variables_have_names_that_are_told_apart() -> None:
     assert SETTINGS["safety.grace"].variable == "REFSTORE_SAFETY_GRACE"
-    assert SETTINGS["reaper.reserve_mib"].variable == "REFSTORE_REAPER_RESERVE_MIB"
+    assert SETTINGS["reaper.breaker_share"].variable == "REFSTORE_REAPER_BREAKER_SHARE"
     assert SETTINGS["kv"].variable == "REFSTORE_KV"
     variables = [setting.variable for setting in SETTINGS.values()]
     assert len(set(variables)) == len(variables)
@@ -235,17 +242,17 @@ class TestStores:
 class TestFile:
     def test_one_that_is_named_wins_over_the_users_and_only_one_is_read(self, toml) -> None:
         named, other = (toml(f"[log]\nlevel = '{level}'\n", f"{level}.toml") for level in ("error", "debug"))
-        own = toml("[log]\nlevel = 'warning'\nformat = 'json'\n")
+        own = toml("[log]\nlevel = 'warning'\n[api]\nport = 7\n")
         environ = {"REFSTORE_CONFIG": str(other)}
         seen = [
-            (found.file.path, found.settings.log.level, found.settings.log.format)
+            (found.file.path, found.settings.log.level, found.settings.api.port)
             for found in (
                 loaded({"config": str(named)}, environ, own.parent),
                 loaded({}, environ, own.parent),
                 loaded({}, {}, own.parent),
             )
         ]
-        assert seen == [(named, "error", "auto"), (other, "debug", "auto"), (own, "warning", "json")]
+        assert seen == [(named, "error", 8000), (other, "debug", 8000), (own, "warning", 7)]
 
     @pytest.mark.parametrize(
         ("flags", "environ"), [({"config": "/none.toml"}, {}), ({}, {"REFSTORE_CONFIG": "/none.toml"})]
@@ -260,20 +267,23 @@ class TestFile:
             ("gracee = 1", "gracee is not a setting; .*allowed: data, kv, objects, signing_keys"),
             ("[safety]\ngrce = 1", "safety.grce is not a setting; did you mean safety.grace"),
             ("grace = 1", "did you mean safety.grace"),
-            ("[reaper]\nreservemib = 1", "did you mean reaper.reserve_mib"),
+            ("[safety]\noperation_deadline = '2h'", "all processes of a lake agree on it: refstore config --set"),
+            ("issue_seconds = 60", "all processes of a lake agree on it: refstore config --set"),
+            ("[reaper]\nbreakershare = 1", "did you mean reaper.breaker_share"),
             ("[wrong]\nx = 1", "wrong is not a setting"),
             ("reaper = 1", r"reaper must be a table; write \[reaper\]"),
             (
-                "[reaper]\nreserve_mib = 'many'",
-                r"reaper.reserve_mib \(.*refstore.toml\) is 'many'; it must be a whole number",
+                "[reaper]\nbreaker_per_hour = 'many'",
+                r"reaper.breaker_per_hour \(.*refstore.toml\) is 'many'; it must be a whole number",
             ),
-            ("[reaper]\nreserve_mib = '5'", "must be a whole number"),
-            ("[reaper]\nreserve_mib = 1.5", "must be a whole number"),
-            ("[reaper]\nreserve_mib = true", "must be a whole number"),
+            ("[reaper]\nbreaker_per_hour = '5'", "must be a whole number"),
+            ("[reaper]\nbreaker_per_hour = 1.5", "must be a whole number"),
+            ("[reaper]\nbreaker_per_hour = true", "must be a whole number"),
             ("[safety]\ngrace = 'a day'", r"safety.grace \(.*\) 'a day' is no duration that fits"),
             ("[safety]\ngrace = 7200", "is 7200; it must be a duration, such as '30s'"),
             ("[safety]\ngrace = {a = 1}", "must be a duration"),
             ("[safety]\noperation_deadline = '2h'", "safety.operation_deadline is not a setting"),
+            ("[api]\nworkers = 4", "api.workers is not a setting; give it as an option of the command"),
             ("[log]\nlevel = 'loud'", "must be one of debug, info, warning, error"),
             ("data = 1", "must be a directory"),
             ("kv = 1\nobjects = 's3://b'", "must be a text"),
@@ -431,6 +441,11 @@ class TestRules:
             "REFSTORE_SAFETY_GRACES is not a setting and has no effect; did you mean REFSTORE_SAFETY_GRACE?",
         )
 
+    @pytest.mark.parametrize("name", ["REFSTORE_GRACE", "REFSTORE_GRACE_SECONDS", "REFSTORE_SAFETY_GRACE_SECONDS"])
+    def test_a_variable_without_its_section_or_with_a_unit_is_told(self, name: str) -> None:
+        (warning,) = loaded({}, {name: "7d"}).warnings
+        assert warning == f"{name} is not a setting and has no effect; did you mean REFSTORE_SAFETY_GRACE?"
+
 
 class TestSecrets:
     def test_they_are_in_no_row_and_no_repr(self) -> None:
@@ -507,6 +522,43 @@ class TestSecrets:
         assert shown.startswith("redis://user:")
 
 
-def test_the_settings_are_few() -> None:
-    """Whoever adds one says here which goes. Connection options of URLs and of `[stores.NAME]` are not counted yet."""
-    assert len(SETTINGS) <= 30
+def descriptions() -> dict[str, str]:
+    """What stands below each field of a class of settings, by name of class and field."""
+    found: dict[str, str] = {}
+    for module in (configuration_settings, safety):
+        for cls in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(cls, ast.ClassDef):
+                for declared, text in itertools.pairwise(cls.body):
+                    if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
+                        found[f"{cls.name}.{ast.unparse(declared.target)}"] = ast.literal_eval(text.value)
+    return found
+
+
+class TestTheSettingsAreFew:
+    """Whoever adds one says here which goes."""
+
+    def test_those_of_files_and_variables_of_named_stores_and_of_urls(self) -> None:
+        """`endpoint` is one, which stands in the URL or in `[stores.NAME]`."""
+        connections = {*redis_url.OPTIONS, *s3.OPTIONS, "fsync", *object_store_settings.FIELDS}
+        assert len(SETTINGS) + len(connections) <= 34
+
+    def test_each_says_in_which_situation_somebody_would_change_it(self) -> None:
+        """Its description has a sentence, mostly the last one, that begins with `For` or `Where`."""
+        texts = descriptions()
+        classes = {"": "Settings", **{name: kind.__name__ for name, kind in SECTIONS.items()}}
+        untold = [
+            setting.name
+            for setting in SETTINGS.values()
+            if not re.search(
+                r"\b(For|Where)\s", texts.get(f"{classes[setting.name.rpartition('.')[0]]}.{setting.field}", "")
+            )
+        ]
+        assert untold == []
+
+    @pytest.mark.parametrize("name", OPTIONS)
+    def test_how_one_process_runs_is_an_option_of_its_command_only(self, name: str) -> None:
+        value = {"log.format": "json", "metrics.host": "::1", "api.host": "::1", "s3.create_buckets": True}.get(name, 7)
+        assert loaded({name: value}).value(name) == value
+        variable = {OPTIONS[name].variable: str(value)}
+        assert loaded({}, variable).value(name) != value
+        assert f"{OPTIONS[name].variable} is not a setting" in str(loaded({}, variable).warnings)

@@ -4,6 +4,7 @@ reaper.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from refstore.core.clock import to_ms
 from refstore.core.ids import Address
-from refstore.operations.address_info import AddressInfo
+from refstore.operations.address_info import AddressInfo, token_of
 from refstore.operations.purge_roles import PurgeRole
 from refstore.operations.restore import RestoreOutcome
 from refstore.public_types import stored_entry
@@ -112,7 +113,7 @@ async def list_in_grace(
                     path=item.path,
                     cause=item.cause,
                     since=to_ms(item.since) // 1000,
-                    deletes_at=to_ms(item.deletes_at) // 1000 if item.deletes_at is not None else None,
+                    deletes_at=_seconds(item.deletes_at),
                     size_bytes=item.entry.size_bytes if item.entry is not None else None,
                 )
                 for item in results
@@ -146,11 +147,11 @@ async def why(call: Reader, physical_address: PhysicalAddress) -> Response:
             purged=_purged_object(repo, explanation.purge_role),
             events=[
                 JournalEvent(
-                    at=event.at_ms // 1000,
+                    at=to_ms(event.at) // 1000,
                     outcome=event.outcome,
                     path=event.path,
                     cause=event.cause,
-                    size_bytes=event.size_bytes if event.size_bytes >= 0 else None,
+                    size_bytes=event.size_bytes,
                     reason=event.reason if shows_host else "",
                     by=event.by,
                     run=event.run if event.by != "reaper" or shows_host else "",
@@ -210,7 +211,7 @@ def _purged_object(repo: Repository, role: PurgeRole | None) -> PurgedObject | N
         role=role.role.value,
         content=physical_url(repo.context, role.content) if role.content else None,
         run=role.run,
-        since=role.since_ms // 1000 if role.since_ms else None,
+        since=_seconds(role.since),
     )
 
 
@@ -224,13 +225,17 @@ def _address_references(repo: Repository, view: AddressInfo) -> AddressReference
             AddressReferenceModel(
                 branch=reference.branch,
                 path=reference.path,
-                staging_token=reference.token,
+                staging_token=token_of(reference),
                 state=reference.state.value,
-                last_modified=reference.last_modified_ms // 1000 if reference.last_modified_ms is not None else None,
+                last_modified=_seconds(reference.last_modified),
             )
             for reference in view.references
         ],
-        since=view.since_ms // 1000 if view.since_ms is not None else None,
+        since=_seconds(view.since),
         cause=view.cause,
-        expires=view.expires_ms // 1000 if view.expires_ms is not None else None,
+        expires=_seconds(view.expires),
     )
+
+
+def _seconds(at: datetime | None) -> int | None:
+    return to_ms(at) // 1000 if at is not None else None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
 from typing import Annotated, Final, NamedTuple
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from refstore.core.clock import to_ms
 from refstore.core.ids import CommitId
 from refstore.errors import Gone
 from refstore.operations import refs as refs_
@@ -24,6 +22,7 @@ from refstore.retention.rules import Rules
 from refstore.versioning.commits.tree_diff import EntryChange
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.ui.page_urls import PATH
+from refstore_api.ui.pages import ms_of
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/commits", route_class=EncodedNameRoute)
@@ -119,15 +118,11 @@ def describe_state(entry: LogEntry, expiry: CommitExpiry | None) -> CommitStateT
         case CommitLifetime.EXAMINED as state:
             return CommitStateText(f"{state.value}: a run is finding out whether anything of it goes", "warn", 0)
         case CommitLifetime.MARKED | CommitLifetime.PARTLY_MARKED | CommitLifetime.PARTLY_SWEPT_MARKED as state:
-            return CommitStateText(f"{state.value}: scheduled for deletion", "warn", _ms_of(mark and mark.deletes_at))
+            return CommitStateText(f"{state.value}: scheduled for deletion", "warn", ms_of(mark and mark.deletes_at))
         case CommitLifetime.SWEPT | CommitLifetime.PARTLY_SWEPT as state:
-            return CommitStateText(f"{state.value}: data has been deleted", "bad", _ms_of(mark and mark.swept))
+            return CommitStateText(f"{state.value}: data has been deleted", "bad", ms_of(mark and mark.swept))
         case state:
-            return CommitStateText(f"{state.value}: data is being deleted", "bad", _ms_of(mark and mark.sweeping_since))
-
-
-def _ms_of(at: datetime | None) -> int:
-    return 0 if at is None else to_ms(at)
+            return CommitStateText(f"{state.value}: data is being deleted", "bad", ms_of(mark and mark.sweeping_since))
 
 
 def _active_state(commit: CommitId, expiry: CommitExpiry | None) -> CommitStateText:

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from refstore import __version__
+from refstore.core.clock import to_ms
 from refstore.core.safety import is_for_trying
 from refstore.core.units import format_age, format_countdown, format_duration, format_size
 from refstore.core.visible_text import make_visible
@@ -92,6 +93,11 @@ def format_time(at_ms: int) -> str:
     return f"{_utc(at_ms).replace(tzinfo=None).isoformat(' ', 'minutes')} UTC"
 
 
+def ms_of(at: datetime | None) -> int:
+    """Return what an application sees as a wall time; 0: none. Templates reckon with wall times."""
+    return 0 if at is None else to_ms(at)
+
+
 def make_bars(days: Sequence[DayAmount]) -> list[ChartBar]:
     """Return the bars of what was reclaimed on each day, by its bytes."""
     most = max((day.bytes for day in days), default=0) or 1
@@ -134,6 +140,7 @@ def _environment() -> Environment:
         "age": format_age,
         "countdown": format_countdown,
         "duration": format_duration,
+        "ms": ms_of,
         "time": format_time,
         "iso": _iso,
         "count": _count,
