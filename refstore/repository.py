@@ -165,16 +165,6 @@ class Repository:
         """The branch that was created with the repository, and cannot be deleted."""
         return self.record.default_branch
 
-    @property
-    def created(self) -> datetime:
-        """When the repository was created, in UTC."""
-        return to_datetime(self.record.created_ms)
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """The user's own texts, by name, as they were when the repository was opened."""
-        return self.record.metadata
-
     # ---- handles
 
     def ref(self, name: str) -> Ref:
