@@ -25,6 +25,8 @@ NAMES_SHOWN: Final = 5
 
 
 class RuleReview(NamedTuple):
+    """What rules would do to the whole history."""
+
     changes: tuple[RuleChange, ...]
     """What the rules add, remove and change against those in force."""
     warnings: tuple[str, ...]
