@@ -6,6 +6,7 @@ import hashlib
 
 from refstore.core import ids
 from refstore.core.ids import Address
+from refstore.public_types import stored_entry
 from refstore.records.location_records import Content
 from refstore.repository import Repository
 from refstore.versioning.locations import LocatedIdentity, RewriteIntent, WrittenContent
@@ -18,7 +19,7 @@ def announce(repo: Repository) -> None:
 def intend(repo: Repository, ref: str, path: str, run: str = "run-1") -> LocatedIdentity | None:
     """Write the intent of an attempt at the object; None: it goes."""
     ctx = repo.context
-    entry = repo.resolve(ref, path).entry
+    entry = stored_entry(repo.resolve(ref, path).entry)
     original = Content(entry.address, entry.size_bytes, entry.checksum, entry.md5)
     (located,) = ctx.locations.intend(
         [RewriteIntent(entry.address, original, ids.new_address(ctx.ids, ctx.clock.now_ms()))], run
