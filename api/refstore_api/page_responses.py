@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from fastapi import Depends, Query
@@ -42,7 +42,7 @@ class PageBounds:
     def take(
         self,
         items: Iterator[T],
-        name: Callable[[Any], str] = lambda item: item[0],
+        name: Callable[[T], str],
         size: Callable[[T], int] = lambda _item: 0,
     ) -> tuple[list[T], Pagination]:
         """Take the first items, fewer if their bytes (`size`) fill a page, and say whether there are more."""

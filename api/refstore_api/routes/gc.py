@@ -134,7 +134,7 @@ async def list_marked_commits(call: Reader, page: PageOf) -> Response:
         marked_commits = (
             item for item in marks.commits.scan() if item[0] > page.after and item[1].mark_id not in unfinished_marks
         )
-        results, pagination = page.take(marked_commits)
+        results, pagination = page.take(marked_commits, lambda item: item[0])
         return MarkedCommitList(
             pagination=pagination,
             results=[

@@ -91,7 +91,7 @@ async def log_commits(
             since=filters.since_utc,
             stop_at=filters.stop_at,
         )
-        results, pagination = page.take(commits, size=size_of)
+        results, pagination = page.take(commits, lambda commit: commit.id, size_of)
         if limit:
             pagination.has_more = False
         return CommitList(pagination=pagination, results=commit_models(repo, results))
