@@ -344,7 +344,7 @@ class TestStates:
             app.clock.advance(3600)
             status(app, import_id)
             assert until_over(app, import_id)["completed"] is True
-            assert app.lake.repository("sales").get_commit("main")[1].message == "x"
+            assert app.lake.repository("sales").get_commit("main").message == "x"
             assert len(list(app.lake.repository("sales").log("main"))) == 2
 
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

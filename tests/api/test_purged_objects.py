@@ -87,7 +87,7 @@ def test_the_original_that_is_uploaded_again_is_a_change_in_every_diff(service: 
     repo.create_branch("dev", source="main")
     before = repo.stat("main", "a")
     rewrite(repo, "main", "a", b"fewer rows")
-    repo.upload("dev", "a", b"all the rows", mtime_ms=before.mtime_ms)
+    repo.upload("dev", "a", b"all the rows", modified=before.modified)
 
     def changes(path: str) -> list[str]:
         return [f"{row['type']} {row['path']}" for row in service("GET", path).json()["results"]]

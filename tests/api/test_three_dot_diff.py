@@ -9,6 +9,7 @@ import random
 import pytest
 
 from refstore.errors import MergeConflict
+from refstore.public_types import Entry
 from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from tests.api.service import Application
@@ -37,7 +38,7 @@ def tree(repo: Repository, ref: str) -> dict[str, tuple[object, ...]]:
     return {path: what(entry) for path, entry in repo.list(ref) if entry is not None}
 
 
-def what(entry: StoredEntry) -> tuple[object, ...]:
+def what(entry: Entry | StoredEntry) -> tuple[object, ...]:
     return entry.address, entry.checksum, entry.content_type
 
 

@@ -14,6 +14,7 @@ from refstore.core import ids
 from refstore.core.ids import BranchName
 from refstore.operations.copy import Copy
 from refstore.operations.upload import Upload
+from refstore.public_types import stored_entry
 from refstore.records import keys as record_keys
 from refstore.records.encoding import encode
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
@@ -62,7 +63,7 @@ def test_names_of_ours_that_are_stored_are_not_believed(gateway: ServedGateway, 
     context = gateway.repository.context
     token = gateway.repository.context.branches.read_open(BranchName("main")).record.token
     key = record_keys.entry(context.repo, token, ids.object_path("new"))
-    entry = gateway.repository.stat("main", "new")
+    entry = stored_entry(gateway.repository.stat("main", "new"))
     for metadata in ({"s3:etag": "forged", "s3:checksum-crc32": "x"}, ATTACK):
         context.kv.set(key, encode(msgspec.structs.replace(entry, metadata=metadata)))
         head = s3.head_object(**KEY, PartNumber=1, ChecksumMode="ENABLED")
@@ -86,7 +87,7 @@ def test_a_few_bytes_stand_for_few_parts(gateway: ServedGateway, s3: Any, case: 
     content = ContentDescription(etag="e-2", part_runs=RUNS[case])
     (entry,) = gateway.repository.upload_many("main", [Upload("runs", b"1", s3=lambda: S3Attributes(content))])
     key = KEY | {"Key": "main/runs"}
-    assert read_parts(entry) == []
+    assert read_parts(stored_entry(entry)) == []
     assert code_of(s3.get_object, **key, PartNumber=2) == ("InvalidPart", 400)
     assert "PartsCount" not in s3.head_object(**key, PartNumber=1)
     assert "ObjectParts" not in s3.get_object_attributes(**key, ObjectAttributes=["ObjectParts", "ETag"])

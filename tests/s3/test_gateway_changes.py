@@ -14,6 +14,7 @@ from refstore.core import ids
 from refstore.operations import change_metadata as change_metadata_module
 from refstore.operations import copy as copy_operation
 from refstore.operations.upload import Upload
+from refstore.public_types import stored_entry
 from refstore.records import keys as record_keys
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore.records.staging_records import sources_of_copy
@@ -125,10 +126,10 @@ class TestCopies:
             s3.copy_object(CopySource=source, Bucket=REPOSITORY, Key=f"main/{name}", **options)
             source = {"Bucket": REPOSITORY, "Key": f"main/{name}"}
         a, b, c, d = [gateway.repository.stat("main", name) for name in "abcd"]
-        assert [sorted(sources_of_copy(each)) for each in (a, b, c)] == [
+        assert [sorted(sources_of_copy(stored_entry(each))) for each in (a, b, c)] == [
             sorted(each.address for each in entries) for entries in ([a], [a, b], [a, b, c])
         ]
-        assert sources_of_copy(d) == sources_of_copy(c)  # by reference
+        assert sources_of_copy(stored_entry(d)) == sources_of_copy(stored_entry(c))  # by reference
 
     def test_a_target_that_is_taken_while_it_is_copied(
         self, gateway: ServedGateway, s3: Any, monkeypatch: pytest.MonkeyPatch
@@ -258,7 +259,7 @@ def test_what_is_known_of_the_parts_takes_no_room_from_tags(gateway: ServedGatew
     assert s3.get_object_tagging(**key)["TagSet"] == tags
     s3.delete_object_tagging(**key)
     assert s3.get_object_tagging(**key)["TagSet"] == []
-    assert gateway.repository.stat("main", "joined").s3 == S3Attributes(content)
+    assert stored_entry(gateway.repository.stat("main", "joined")).s3 == S3Attributes(content)
 
 
 def test_many_keys_are_deleted_each_with_its_result(gateway: ServedGateway, s3: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from refstore.configuration.settings import S3Settings
 from refstore.core import ids
+from refstore.public_types import stored_entry
 from refstore.records.staging_records import sources_of_copy
 from refstore.service.access_keys import Role
 from refstore.versioning.multipart_uploads import UploadName
@@ -150,7 +151,7 @@ def test_parts_are_copied(gateway: ServedGateway, s3: Any, algorithm: str) -> No
     body = BIG + b"0123456789"
     assert s3.get_object(Bucket=REPOSITORY, Key="main/parts")["Body"].read() == body[1 : len(BIG) + 1] + b"012"
     copied_from = gateway.repository.stat("main", "source").address
-    assert sources_of_copy(gateway.repository.stat("main", "parts"))[1:] == (copied_from,)
+    assert sources_of_copy(stored_entry(gateway.repository.stat("main", "parts")))[1:] == (copied_from,)
     upload = begin(plain)
     copy = {**upload, "CopySource": source, "PartNumber": 1}
     for bounds in (f"bytes=0-{len(body)}", "bytes=99999999-99999999"):

@@ -16,6 +16,7 @@ import pytest
 from defusedxml import ElementTree
 
 from refstore.configuration.settings import S3Settings
+from refstore.public_types import stored_entry
 from refstore.records.s3_attributes import S3Attributes
 from refstore.service.access_keys import Role
 from tests.kit.s3_signing import EMPTY, S3Signer
@@ -129,7 +130,8 @@ def test_tricks_with_paths_reach_nothing(request_raw: RawClient, path: str, code
 def test_text_in_utf_8_is_kept_to_its_last_byte(gateway: ServedGateway, request_raw: RawClient, text: str) -> None:
     sent = text.encode().decode("latin-1")
     assert request_raw("PUT", "/lake/main/text", body=b"1", unsigned={"content-disposition": sent}).status == 200
-    assert gateway.repository.stat("main", "text").s3 == S3Attributes(headers={"content-disposition": text})
+    kept = stored_entry(gateway.repository.stat("main", "text"))
+    assert kept.s3 == S3Attributes(headers={"content-disposition": text})
     assert request_raw("HEAD", "/lake/main/text").headers["content-disposition"] == sent
 
 
