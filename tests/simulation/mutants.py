@@ -769,8 +769,8 @@ def registry_and_hints() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{UNNAMED}:_current_tokens",
-                "{record.token for record in records if isinstance(record, Branch)}",
-                "{token for record in records if isinstance(record, Branch) for token in record.live_tokens}",
+                "{record.token for record in records if isinstance(record, StoredBranch)}",
+                "{token for record in records if isinstance(record, StoredBranch) for token in record.live_tokens}",
             ),
         ),
         caught_by="unnamed: overwrite | scrub | commit",

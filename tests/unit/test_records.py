@@ -252,12 +252,12 @@ RECORDS: dict[str, Record] = {
     "position": Position(7, 1_700_000_000_000),
     "audit waiting": WaitingAct(b"{}", 1_700_000_000_000),
     "audit waiting, claimed": WaitingAct(b"{}", 1_700_000_000_000, "c1", 1_700_000_000_001),
-    "durations": DurationsRecord(SharedDurations(3600.0, 60.0, 60.0, 7200.0, 3600.0), "w1", 1_700_000_000_000),
+    "durations": DurationsRecord(SharedDurations(3600.0, 60.0, 60.0, 3600.0), "w1", 1_700_000_000_000),
     "durations, during a change": DurationsRecord(
-        SharedDurations(7200.0, 30.5, 60.0, 10_800.0, 900.0),
+        SharedDurations(7200.0, 30.5, 60.0, 900.0),
         "w2",
         1_700_000_000_001,
-        (FormerDurations(SharedDurations(3600.0, 60.0, 60.0, 7200.0, 3600.0), 1_700_000_000_002),),
+        (FormerDurations(SharedDurations(3600.0, 60.0, 60.0, 3600.0), 1_700_000_000_002),),
     ),
     "lake": LakeRecord("01j8x6w3vr0000000000000000"),
     "lake, confirmed": LakeRecord("01j8x6w3vr0000000000000000", is_confirmed=True),
@@ -414,11 +414,11 @@ WRITTEN: dict[str, str] = {
     "lake, confirmed": ("935cba30316a3878367733767230303030303030303030303030303030c3"),
     "position": ("935307cf0000018bcfe56800"),
     "durations": (
-        "955295cb40ac200000000000cb404e000000000000cb404e000000000000cb40bc200000000000cb40ac200000000000a27731cf0000018bcfe5680090"
+        "955294cb40ac200000000000cb404e000000000000cb404e000000000000cb40ac200000000000a27731cf0000018bcfe5680090"
     ),
     "due, several": ("925b92a6646174612f31a6646174612f32"),
     "durations, during a change": (
-        "955295cb40bc200000000000cb403e800000000000cb404e000000000000cb40c5180000000000cb408c200000000000a27732cf0000018bcfe56801919295cb40ac200000000000cb404e000000000000cb404e000000000000cb40bc200000000000cb40ac200000000000cf0000018bcfe56802"
+        "955294cb40bc200000000000cb403e800000000000cb404e000000000000cb408c200000000000a27732cf0000018bcfe56801919294cb40ac200000000000cb404e000000000000cb404e000000000000cb40ac200000000000cf0000018bcfe56802"
     ),
     "issued, in parts": ("970ca27431cf0000018bcfe56800a46d61696ea3612f62c3a26431"),
     "multipart upload": ("9b64a27431cf0000018bcfe56800cf0000018bcfe5680180a0a0a000c0c0"),

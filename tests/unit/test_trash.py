@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import islice
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.ids import BranchName
 from refstore.errors import Invalid
-from refstore.operations.trash import TrashItem
 from refstore.operations.upload import Upload
+from refstore.public_types import TrashItem
 from refstore.repository import Repository
 from tests.interrupted import seal
 from tests.kit.clock import FakeClock
@@ -25,17 +27,17 @@ def test_what_a_reset_lost_is_listed_at_once(repo: Repository, clock: FakeClock)
     entry = repo.upload("main", "a", b"1", metadata={"k": "v"})
     repo.reset("main")
     (item,) = repo.list_trash()
-    assert (item.address, item.path, item.cause, item.since_ms, item.entry) == (
+    assert (item.address, item.path, item.cause, item.since, item.entry) == (
         entry.address,
         "a",
         "reset",
-        clock.now_ms(),
+        to_datetime(clock.now_ms()),
         entry,
     )
-    assert item.deletes_at_ms is None, "its window has not begun"
+    assert item.deletes_at is None, "its window has not begun"
     release_all(repo)
     (item,) = repo.list_trash()
-    assert item.deletes_at_ms == clock.now_ms() + repo.context.grace_seconds * 1000
+    assert item.deletes_at == to_datetime(clock.now_ms()) + timedelta(seconds=repo.context.grace_seconds)
 
 
 def test_a_deleted_branchs_objects_are_listed_before_its_tokens_are_published(repo: Repository) -> None:
