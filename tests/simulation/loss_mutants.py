@@ -102,8 +102,8 @@ def lost_writes() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{SETTLING}:_restore_references",
-                "if isinstance(record, Entry) and is_own(record.address)",
-                "if isinstance(record, Entry) and record.reference_id and is_own(record.address)",
+                "if isinstance(record, StoredEntry) and is_own(record.address)",
+                "if isinstance(record, StoredEntry) and record.reference_id and is_own(record.address)",
             ),
         ),
         caught_by="loss: overwrite | reap",
