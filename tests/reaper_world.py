@@ -20,11 +20,11 @@ from refstore.kv_recovery.fence import DryRunFence
 from refstore.lake import Lake
 from refstore.objects.base import DeleteResult, ObjectStore
 from refstore.objects.memory import MemoryObjects
+from refstore.public_types import Entry
 from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reference_records import Listed, decode_reference
 from refstore.records.repository_records import RepositoryRecord
-from refstore.records.staging_records import StoredEntry
 from refstore.repository import Repository
 from refstore.versioning import due_hints, manifest
 from refstore_reaper import reaper_pass
@@ -156,10 +156,10 @@ class World:
     def stored(self) -> set[Address]:
         return {Address(info.key) for info in self.objects.inner.list("data/")}
 
-    def upload(self, branch: str, *paths: str, body: bytes = b"x") -> list[StoredEntry]:
+    def upload(self, branch: str, *paths: str, body: bytes = b"x") -> list[Entry]:
         return [self.repo.upload(branch, path, body) for path in paths]
 
-    def upload_due(self, *paths: str) -> list[StoredEntry]:
+    def upload_due(self, *paths: str) -> list[Entry]:
         """Upload to `main`; what was uploaded is reset, and its grace window is over."""
         entries = self.upload("main", *paths)
         self.repo.reset("main")

@@ -71,7 +71,7 @@ def test_the_log_goes_from_new_to_old(repo: Repository) -> None:
     for message in ("one", "two", "three"):
         repo.upload("main", message, b"")
         repo.commit("main", message, committer="me", metadata={"k": message})
-    log = [commit for _, commit in repo.log("main")]
+    log = list(repo.log("main"))
     assert [commit.message for commit in log] == ["three", "two", "one", "Repository created"]
     assert log[0].metadata == {"k": "three"}
 
@@ -119,7 +119,7 @@ def test_merge_brings_what_changed_on_one_side(repo: Repository) -> None:
     repo.commit("main", "m")
     merged = repo.merge("feature", into="main").id
     assert paths(repo, "main") == ["base", "f", "m"]
-    assert len(repo.get_commit(merged)[1].parents) == 2
+    assert len(repo.get_commit(merged).parents) == 2
     with pytest.raises(NothingToCommit):
         repo.merge("feature", into="main")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.ids import Address
 from refstore.errors import Gone, RepositoryNotFound
 from refstore.lake import Lake
 from refstore.operations.address_info import AddressState, ReferenceState
+from refstore.public_types import stored_entry
 from refstore.records.staging_records import without_reference
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
@@ -146,7 +149,7 @@ def test_in_its_grace_window_an_address_can_be_taken_back(repo: Repository, stor
     release_all(repo)
     assert [(item.address, item.path, item.cause) for item in repo.list_trash()] == [(entry.address, "a", "reset")]
     repo.restore(entry.address, to="main")
-    assert without_reference(repo.stat("main", "a")) == entry
+    assert without_reference(stored_entry(repo.stat("main", "a"))) == stored_entry(entry)
     after_grace()
     assert stored() == {entry.address}
 
@@ -159,8 +162,8 @@ def test_what_was_taken_back_and_is_unnamed_again_has_one_window_from_then_on(
         clock.advance(60)
         repo.reset("main")
         release_all(repo)
-        found = [(item.address, item.deletes_at_ms) for item in repo.list_trash()]
-        assert found == [(entry.address, clock.now_ms() + 3_600_000)]
+        found = [(item.address, item.deletes_at) for item in repo.list_trash()]
+        assert found == [(entry.address, to_datetime(clock.now_ms()) + timedelta(hours=1))]
         repo.restore(entry.address, to="main")
 
 

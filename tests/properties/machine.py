@@ -400,7 +400,7 @@ class Machine(RuleBasedStateMachine):
     def revert(self, branch: str) -> None:
         if branch not in self.world or self.world[branch].staged:
             return
-        parents = self.repo.get_commit(branch)[1].parents
+        parents = self.repo.get_commit(branch).parents
         if len(parents) != 1:
             return
         expected = self._listing(parents[0])

@@ -9,13 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
-from refstore.operations.read import resolve
-from refstore.operations.refs import ResolvedRef
 from refstore.operations.upload import Link
+from refstore.public_types import Entry
 from refstore.records.branch_records import StoredBranch, decode_branch
-from refstore.records.staging_records import StoredEntry
 from tests.kit.domain import contents_of
 from tests.kit.steps import Interned
 from tests.simulation import calls as do
@@ -61,14 +57,14 @@ def remove(start: Start) -> Call:
 
 
 def change() -> Call:
-    def change_type(entry: StoredEntry) -> StoredEntry:
-        return msgspec.structs.replace(entry, content_type="a/b")
+    def change_type(entry: Entry) -> Entry:
+        return entry.replace(content_type="a/b")
 
     return do.call("change p", lambda tools: tools.repo.change_metadata("main", "p", change_type))
 
 
-def _read(start: Start) -> StoredEntry:
-    return resolve(start.repo.context, ResolvedRef.of_branch(start.repo.default_branch), "p").entry
+def _read(start: Start) -> Entry:
+    return start.repo.resolve(start.repo.default_branch, "p").entry
 
 
 def committed() -> Start:

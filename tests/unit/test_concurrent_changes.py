@@ -143,10 +143,10 @@ def commit_by_another(repo: Repository) -> None:
     tree = refs.head_commit(ctx, record.head)
     changes = [(path, value) for path, value, _ in staging.scan_merged(record.sealed_tokens[::-1])]
     written = ctx.trees.apply_encoded(tree.metarange, changes)
-    new, _ = commit_operation.write_commit(
+    new = commit_operation.write_commit(
         ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed_tokens
     )
-    assert branches.advance(name, record.head, record.sealed_tokens, new, new)
+    assert branches.advance(name, record.head, record.sealed_tokens, new.id, new.id)
     ctx.markers.publish(branches, name)
     release_all(repo)
 

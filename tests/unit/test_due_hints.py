@@ -10,10 +10,10 @@ import pytest
 from refstore.core.ids import Address
 from refstore.errors import CorruptRecord
 from refstore.kv.base import Key
+from refstore.public_types import Entry
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reaper_records import SharedDueHintRecord
-from refstore.records.staging_records import StoredEntry
 from refstore.versioning import due_hints
 from refstore_reaper import scrub
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
@@ -27,7 +27,7 @@ def world() -> World:
     return World(breaker_share=1.0)
 
 
-def released(world: World) -> list[StoredEntry]:
+def released(world: World) -> list[Entry]:
     entries = world.upload("main", *(f"p{number:03d}" for number in range(COUNT)))
     world.repo.reset("main")
     world.run_once()

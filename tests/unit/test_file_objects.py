@@ -142,7 +142,7 @@ def test_what_is_not_there(repo: Repository) -> None:
         repo.open("mian", "a.txt")
     with pytest.raises(FileNotFoundError, match="did you mean 'main'"):
         repo.open("mian", "a.txt", "wb")
-    repo.create_branch("short", "main")
+    repo.create_branch("short", source="main")
     file = repo.open("short", "a.txt", "wb")
     repo.delete_branch("short")
     with pytest.raises(FileNotFoundError):

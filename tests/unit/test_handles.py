@@ -142,7 +142,7 @@ class TestBranch:
         new = dev.commit("third", metadata={"job": "7"})
         merged = main.merge_from(dev, message="merged")
         assert (dev.head, main.head) == (new.id, merged.id)
-        assert merged.record.parents == (before, new.id)
+        assert merged.parents == (before, new.id)
         assert main.revert(main, parent=1).id == main.head
         main.cherry_pick(repo.ref(new.id))
         assert main.read("c") == b"3"

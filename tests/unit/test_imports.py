@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from refstore.configuration.settings import embedded_urls
+from refstore.core.clock import to_datetime
 from refstore.errors import (
     Conflict,
     DeadlineExceeded,
@@ -24,6 +25,7 @@ from refstore.errors import (
 )
 from refstore.lake import Lake, open_lake_at
 from refstore.operations.import_objects import ImportResult
+from refstore.public_types import stored_commit
 from refstore.records.repository_records import ImportSource
 from refstore.repository import Repository
 from refstore.versioning.commits.tree_store import TreeStore
@@ -64,9 +66,14 @@ def test_a_folder_is_named_in_one_commit_and_read_where_it_lies(repo: Repository
     assert repo.read("main", "in/b/2.csv") == b"the data of b/2.csv"
     entry = repo.stat("main", "in/a.csv")
     assert (entry.address, entry.size_bytes) == (f"file://{folder}/a.csv", 17)
-    assert entry.mtime_ms == (folder / "a.csv").stat().st_mtime_ns // 1_000_000
-    head, commit = repo.get_commit("main")
-    assert (head, commit.message, commit.metadata, commit.committer) == (done.commit, "import", {"job": "7"}, "ann")
+    assert entry.modified == to_datetime((folder / "a.csv").stat().st_mtime_ns // 1_000_000)
+    commit = repo.get_commit("main")
+    assert (commit.id, commit.message, commit.metadata, commit.committer) == (
+        done.commit,
+        "import",
+        {"job": "7"},
+        "ann",
+    )
     assert (done.objects, done.size_bytes, done.existing_paths, done.removed_paths, done.skipped_objects) == (
         5,
         sum(map(size, folder.rglob("*"))),
@@ -82,7 +89,7 @@ def size(file: Path) -> int:
 
 def test_an_import_adds_no_address_and_makes_no_staging_entry(repo: Repository, folder: Path) -> None:
     bring(repo, folder)
-    assert repo.get_commit("main")[1].added_addresses_id == ""
+    assert stored_commit(repo.get_commit("main")).added_addresses_id == ""
     assert not list(repo.diff("main"))
     assert [found.key for found in repo.context.objects.list("data/")] == []
 
@@ -111,7 +118,7 @@ def test_a_file_that_was_changed_in_place_is_a_change_also_to_a_merge(repo: Repo
     repo.import_objects("dev", [ImportSource(f"file://{folder}", "in/")], "again")
     assert [change.path for change in repo.diff("main", to="dev")] == ["in/a.csv"]
     repo.merge("dev", into="main")
-    assert repo.stat("main", "in/a.csv").mtime_ms == 1000
+    assert repo.stat("main", "in/a.csv").modified == to_datetime(1000)
 
 
 def test_many_files_over_many_old_ones_are_what_a_plain_replacement_gives(repo: Repository, tmp_path: Path) -> None:
@@ -181,7 +188,7 @@ def test_links_and_names_that_are_no_paths_are_left_out_and_counted(repo: Reposi
     assert (done.objects, done.skipped_objects) == (5, 7)
     assert dict(done.skipped_examples)["link"] == "it is a symbolic link"
     assert all(name.isprintable() and reason for name, reason in done.skipped_examples)
-    commit = repo.get_commit("main")[1]
+    commit = stored_commit(repo.get_commit("main"))
     assert (commit.message, commit.metadata, commit.notes) == (
         "import (7 names of the source were left out)",
         {},

@@ -9,6 +9,7 @@ from refstore.errors import AlreadyExists, AlreadyLinked, Gone, InvalidPath, Inv
 from refstore.kv.base import Exchange
 from refstore.lake import Lake
 from refstore.operations.upload import LINKED_AS_COPY_CAUSE, IssuedAddress, Link
+from refstore.public_types import stored_entry
 from refstore.records.reference_records import Deleting, Issued
 from refstore.repository import Repository
 from tests.contents import blobs
@@ -47,7 +48,7 @@ def test_what_is_linked_is_a_copy_and_the_address_goes_when_nobody_can_write_the
     issued = written(repo)
     entry = repo.link("main", "a", issued.token, size_bytes=5, checksum="theirs")
     assert entry.address != issued.address
-    assert (entry.size_bytes, entry.checksum, entry.reference_id) == (5, "theirs", "")
+    assert (entry.size_bytes, entry.checksum, stored_entry(entry).reference_id) == (5, "theirs", "")
     repo.commit("main", "linked")
     repo.context.objects.put(issued.address, b"wrong")
     assert repo.read("main", "a") == b"right"

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.ids import BranchName, CommitId
 from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, NotFound
 from refstore.gc_marks import TAKE_OVER_MS, LiveBatch, LiveSource, Marks, OfflineRun, RunState, barrier_seconds
@@ -16,6 +17,7 @@ from refstore.kv.base import ABSENT, Key
 from refstore.lake import Lake
 from refstore.operations.copy import Copy
 from refstore.operations.log_and_diff import CommitLifetime
+from refstore.public_types import stored_commit
 from refstore.records import keys
 from refstore.records.encoding import decode, encode
 from refstore.records.mark_records import GcFlag, StoredMark
@@ -523,19 +525,19 @@ class TestTheSweep:
         (line,) = [line for line in repo.history("main") if line.commit == old]
         assert line.lifetime is CommitLifetime.SWEPT
         assert line.mark is not None
-        assert (line.mark.mark_id, line.mark.deletes_at_ms) == (run.mark_id, run.record.deletes_at_ms)
+        assert (line.mark.id, line.mark.deletes_at) == (run.mark_id, to_datetime(run.record.deletes_at_ms))
 
 
 class TestWhatNeverLanded:
     def test_a_commit_that_lost_its_tokens(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        landed = repo.get_commit(old)[1]
+        landed = stored_commit(repo.get_commit(old))
         given_up = aborted(repo)
         assert list(marks.commits.given_up()) == []  # its tokens are sealed: who wrote it may yet advance to it
         repo.reset("main")
         assert list(marks.commits.given_up()) == [given_up]
         marks.mark_run.begin("", 0, marks.commits.given_up(), "m-1")
         assert list(marks.commits.given_up()) == []
-        assert repo.get_commit(old)[1] == landed
+        assert stored_commit(repo.get_commit(old)) == landed
 
 
 def aborted(repo: Repository) -> CommitId:

@@ -29,6 +29,7 @@ from refstore.errors import (
 from refstore.kv.base import Exchange, Op, SetIf
 from refstore.operations import complete_upload, multipart
 from refstore.operations.complete_upload import PART_BYTES_MIN, RequestedPart
+from refstore.public_types import stored_entry
 from refstore.records import keys
 from refstore.records.encoding import decode, encode
 from refstore.records.reference_records import Issued
@@ -462,7 +463,7 @@ def test_a_body_that_fails_leaves_no_part(world: UploadWorld) -> None:
 def test_a_store_without_uploads_copies_no_parts() -> None:
     """The conformance suite of the stores copies into the uploads of those that have them."""
     world = UploadWorld(store_has_uploads=False)
-    source = world.repo.upload("main", "source", b"0123456789")
+    source = stored_entry(world.repo.upload("main", "source", b"0123456789"))
     name = world.begin()
     assert multipart.copy_part(world.repo.context, name, 1, source, 0, 10) is None
     multipart.abort(world.repo.context, name)

@@ -11,6 +11,7 @@ from refstore.errors import Gone
 from refstore.kv.base import Absent, Key
 from refstore.operations import read
 from refstore.operations.upload import Upload
+from refstore.public_types import stored_entry
 from refstore.records.location_records import Content
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore.versioning.locations import WrittenContent
@@ -59,8 +60,8 @@ def test_what_describes_the_content_is_not_shown_of_other_content() -> None:
     kept = {"owner": "ann"}, S3Attributes(None, {}, {"a": "1"})
     ((_, listed),) = repo.list("main")
     assert listed is not None
-    assert [(entry.metadata, entry.s3) for entry in (repo.stat("main", "a"), listed)] == [kept, kept]
-    assert repo.resolve("main", "a").entry.s3 == uploaded
+    assert [(entry.metadata, stored_entry(entry).s3) for entry in (repo.stat("main", "a"), listed)] == [kept, kept]
+    assert stored_entry(repo.resolve("main", "a").entry).s3 == uploaded
 
 
 def test_an_intent_alone_changes_nothing() -> None:

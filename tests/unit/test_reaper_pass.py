@@ -9,39 +9,39 @@ import pytest
 from refstore.core.ids import Address
 from refstore.kv.base import Op, SetIf
 from refstore.operations.address_info import AddressState
+from refstore.public_types import Entry
 from refstore.records import keys
-from refstore.records.staging_records import StoredEntry
 from refstore_reaper.pass_summary import PassSummary
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 from tests.reaping import release_all
 
 
-def overwrite(world: World) -> list[StoredEntry]:
+def overwrite(world: World) -> list[Entry]:
     gone = world.upload("main", "a")
     world.upload("main", "a")
     return gone
 
 
-def delete(world: World) -> list[StoredEntry]:
+def delete(world: World) -> list[Entry]:
     gone = world.upload("main", "a")
     world.repo.delete("main", "a")
     return gone
 
 
-def reset(world: World) -> list[StoredEntry]:
+def reset(world: World) -> list[Entry]:
     gone = world.upload("main", "a", "b")
     world.repo.reset("main")
     return gone
 
 
-def delete_branch(world: World) -> list[StoredEntry]:
+def delete_branch(world: World) -> list[Entry]:
     world.repo.create_branch("feature", source="main")
     gone = world.upload("feature", "a", "b")
     world.repo.delete_branch("feature")
     return gone
 
 
-def commit_over(world: World) -> list[StoredEntry]:
+def commit_over(world: World) -> list[Entry]:
     """Overwritten under a sealed token that a crashed commit left: only the commit's tokens know of it."""
     gone = world.upload("main", "a")
     world.kv.crash_at(lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/branches"), behind=True)
@@ -52,7 +52,7 @@ def commit_over(world: World) -> list[StoredEntry]:
     return gone
 
 
-def move_and_reset(world: World) -> list[StoredEntry]:
+def move_and_reset(world: World) -> list[Entry]:
     gone = world.upload("main", "a")
     world.repo.move("main", "a", to_path="b")
     world.repo.reset("main")
@@ -62,7 +62,7 @@ def move_and_reset(world: World) -> list[StoredEntry]:
 @pytest.mark.parametrize("grace_seconds", [None, 0])
 @pytest.mark.parametrize("make", [overwrite, delete, reset, delete_branch, commit_over, move_and_reset])
 def test_what_nobody_names_goes_after_its_grace_window_and_nothing_else(
-    make: Callable[[World], list[StoredEntry]], grace_seconds: int | None
+    make: Callable[[World], list[Entry]], grace_seconds: int | None
 ) -> None:
     world = World(grace_seconds=grace_seconds)
     kept = world.upload("main", "kept")

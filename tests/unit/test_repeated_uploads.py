@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.errors import MergeConflict, NothingToCommit
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.records.staging_records import StoredEntry
+from refstore.public_types import Entry
 from refstore.repository import Repository
 from tests.kit.clock import FakeClock
 from tests.reaping import reap_all, release_all
@@ -28,8 +29,8 @@ def repo() -> Iterator[Repository]:
         lake.delete_repository("lake")
 
 
-def again(repo: Repository, branch: str = "main") -> StoredEntry:
-    return repo.upload(branch, "a", b"one", metadata={"k": "v"}, content_type="text/plain", mtime_ms=5)
+def again(repo: Repository, branch: str = "main") -> Entry:
+    return repo.upload(branch, "a", b"one", metadata={"k": "v"}, content_type="text/plain", modified=to_datetime(5))
 
 
 def test_it_is_no_change_and_nothing_to_commit(repo: Repository) -> None:

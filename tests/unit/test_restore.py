@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.ids import BranchName, Path
 from refstore.errors import AlreadyExists, BranchNotFound, Gone, ObjectNotFound
 from refstore.kv.base import Get, Op
@@ -14,6 +15,7 @@ from refstore.lake import Lake
 from refstore.operations.copy import Copy
 from refstore.operations.restore import RestoreOutcome, RestoreResult
 from refstore.operations.upload import Upload
+from refstore.public_types import Entry, stored_entry
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.staging_records import StoredEntry, without_reference
@@ -25,8 +27,16 @@ from tests.kit.counting_kv import CountingKV
 from tests.reaping import delete_due, release_all, scrub_all
 
 
-def upload(repo: Repository, path: str = "a", body: bytes = b"1", branch: str = "main") -> StoredEntry:
-    return repo.upload(branch, path, body, metadata={"owner": "ann"}, content_type="text/plain", mtime_ms=7)
+def upload(repo: Repository, path: str = "a", body: bytes = b"1", branch: str = "main") -> Entry:
+    return repo.upload(
+        branch, path, body, metadata={"owner": "ann"}, content_type="text/plain", modified=to_datetime(7)
+    )
+
+
+def kept(entry: Entry | None) -> StoredEntry:
+    """Return all that the record holds, but its reference."""
+    assert entry is not None
+    return without_reference(stored_entry(entry))
 
 
 def outcomes(done: Sequence[RestoreResult]) -> dict[str, RestoreOutcome]:
@@ -59,7 +69,7 @@ def test_all_of_the_entry_comes_back_before_and_after_the_reaper_has_passed(
     if reaped:
         release_all(repo)
     restored = repo.restore(lost.address, to="main")
-    assert without_reference(restored.entry) == without_reference(lost)
+    assert kept(restored.entry) == kept(lost)
     assert repo.stat("main", "a") == restored.entry
 
 
@@ -71,7 +81,7 @@ def test_what_a_deleted_branch_lost_comes_back_on_another(repo: Repository, reap
     if reaped:
         release_all(repo)
     repo.restore(lost.address, to="main")
-    assert without_reference(repo.stat("main", "a")) == lost
+    assert kept(repo.stat("main", "a")) == stored_entry(lost)
 
 
 def test_the_reaper_may_pass_while_the_names_of_an_address_are_read(clock: FakeClock) -> None:
@@ -84,7 +94,7 @@ def test_the_reaper_may_pass_while_the_names_of_an_address_are_read(clock: FakeC
         lost = upload(repo)
         repo.reset("main")
         kv.then = lambda: release_all(repo)
-        assert without_reference(repo.restore(lost.address, to="main").entry) == lost
+        assert kept(repo.restore(lost.address, to="main").entry) == stored_entry(lost)
         assert kv.then is None
 
 
@@ -104,7 +114,7 @@ def test_what_the_scrubber_dropped_is_described_by_what_its_token_still_holds(
         scrub_references(ctx, shard)
     (item,) = repo.list_trash()
     assert (item.cause, item.entry) == ("scrubbed", None)
-    assert without_reference(repo.restore(lost.address, to="main").entry) == lost
+    assert kept(repo.restore(lost.address, to="main").entry) == stored_entry(lost)
 
 
 def test_an_upload_that_died_before_its_blob_cannot_come_back(repo: Repository) -> None:
@@ -164,7 +174,7 @@ def test_what_is_staged_on_another_branch_takes_all_of_its_entry_along(repo: Rep
     repo.create_branch("try", source="main")
     staged = upload(repo)
     restored = repo.restore(staged.address, to="try", path="b")
-    assert without_reference(restored.entry) == without_reference(staged)
+    assert kept(restored.entry) == kept(staged)
 
 
 # ---- what is in the way
@@ -233,7 +243,7 @@ def test_all_that_a_branch_lost_comes_back(repo: Repository, reaped: bool) -> No
     assert list(repo.list("main")) == []
     done = repo.restore_many("main")
     assert {item.outcome for item in done} == {RestoreOutcome.RESTORED}
-    assert [without_reference(item.entry) for item in repo.list("main") if item.entry is not None] == before
+    assert [kept(item.entry) for item in repo.list("main") if item.entry is not None] == before
     assert {item.outcome for item in repo.restore_many("main")} == set()
 
 

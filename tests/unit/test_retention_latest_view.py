@@ -74,9 +74,9 @@ def test_what_is_old_enough_goes_from_the_branch_by_a_commit(repo: Repository, c
     assert removed(repo) == HeadExpiry(1, 4, 1)
     assert paths(repo) == ["logs", "logs/held/a", "logs/keep/a", "logs/young", "old/a", "other"]
     assert repo.read(first, "logs/a") == b"1234"
-    head, record = repo.get_commit("main")
-    assert record.parents == (second,)
-    assert head != second
+    head = repo.get_commit("main")
+    assert head.parents == (second,)
+    assert head.id != second
     assert removed(repo) == HeadExpiry()
     assert repo.get_branch("main").head == head
 
@@ -85,7 +85,7 @@ def test_the_commit_says_which_rule_it_was(repo: Repository, clock: FakeClock) -
     commit(repo, "logs/a")
     clock.advance(11 * DAY_SECONDS)
     removed(repo)
-    _, record = repo.get_commit("main")
+    record = repo.get_commit("main")
     assert record.committer == "refstore"
     assert record.message == "Remove what was made more than 10 days ago below 'logs/'"
     assert record.notes == {"rule": "all", "prefix": "logs/", "days": "10"}

@@ -271,7 +271,7 @@ class TestReadingTheHistory:
         return {state: set(found.commits(state)) for state in ExpiryState}
 
     def test_commits_merges_deleted_branches_and_tags(self, repo: Repository, clock: FakeClock) -> None:
-        root = repo.get_commit("main")[0]
+        root = repo.get_commit("main").id
         repo.create_branch("dev", source="main")
         merged = commit(repo, "dev")
         clock.advance(DAY_SECONDS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.ids import BranchName
 from refstore.kv.base import SetIf
 from refstore.operations.expire_staged_entries import StagedExpiry, expire_staged_entries
@@ -84,7 +85,7 @@ def test_the_committed_object_below_shows_again(repo: Repository, clock: FakeClo
 
 @pytest.mark.parametrize("mtime_ms", [0, 1])
 def test_an_old_date_does_not_make_it_old(repo: Repository, mtime_ms: int) -> None:
-    repo.upload("main", "tmp/a", b"1", mtime_ms=mtime_ms)
+    repo.upload("main", "tmp/a", b"1", modified=to_datetime(mtime_ms))
     assert expire(repo).objects == 0
 
 

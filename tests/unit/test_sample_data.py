@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 
 import pyarrow.parquet as pq
 
+from refstore.core.clock import to_datetime
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.service import sample_data
@@ -25,7 +27,7 @@ def test_the_data_is_what_the_tutorials_name_and_committed() -> None:
         ]
         assert found["lakes.parquet"].size_bytes >= 512 << 10
         assert "lakefs://quickstart/trunk/lakes.parquet" in repo.read("trunk", "README.md").decode()
-        _, record = repo.get_commit(commit)
+        record = repo.get_commit(commit)
         assert (record.message, record.committer) == ("Add sample data", "me")
 
 
@@ -43,9 +45,9 @@ def test_the_history_is_of_the_past_and_each_commit_replaces_the_visits_before()
     with Lake(MemoryKV(), "memory://sample-data") as lake:
         repo = lake.create_repository("quickstart")
         sample_data.add_sample_data(repo)
-        now_ms = lake.clock.now_ms()
-        commits = [commit for _, commit in repo.log("main")][1:-1]
-        assert [round((now_ms - each.created_ms) / 86_400_000) for each in commits] == [30, 60, 90, 120]
+        now = to_datetime(lake.clock.now_ms())
+        commits = list(repo.log("main"))[1:-1]
+        assert [round((now - each.created) / timedelta(days=1)) for each in commits] == [30, 60, 90, 120]
         rows = [
             pq.read_table(io.BytesIO(repo.read(ref, sample_data.VISITS))).num_rows
             for ref in ("main", "main~2", "main~3", "main~4")

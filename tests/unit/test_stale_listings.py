@@ -64,7 +64,7 @@ class Stale:
         self.repo.upload("main", "staged", b"staged")
 
     def old(self) -> list[ids.CommitId]:
-        return [commit for commit, _ in self.repo.log("main~1")]
+        return [commit.id for commit in self.repo.log("main~1")]
 
     def audit(self) -> Audit:
         """Of the store as it is."""

@@ -11,6 +11,7 @@ from refstore.errors import CorruptRecord, Gone, KVUnavailable
 from refstore.gc_marks import Marks, new_mark_id
 from refstore.kv.base import Exchange, Get, Key, Op, SetIf
 from refstore.operations.address_info import ReferenceState
+from refstore.public_types import Entry
 from refstore.records import keys
 from refstore.records.encoding import decode
 from refstore.records.reference_records import Emptied, Issued, Listed
@@ -229,7 +230,7 @@ class TestRaces:
 class TestUndo:
     """What a copy from a marked commit replaced is put back, though its reference was released meanwhile."""
 
-    def copy_late(self, world: World, meanwhile: Callable[[], None]) -> StoredEntry:
+    def copy_late(self, world: World, meanwhile: Callable[[], None]) -> Entry:
         """Copy over a staged object from a commit that is marked behind the entry. Return the staged one's entry."""
         world.upload("main", "committed")
         commit = world.repo.commit("main", "c1").id

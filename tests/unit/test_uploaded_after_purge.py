@@ -13,6 +13,7 @@ from refstore.errors import MergeConflict, NothingToCommit
 from refstore.lake import Lake
 from refstore.operations import log_and_diff
 from refstore.operations.content_comparison import ContentComparison
+from refstore.public_types import stored_commit, stored_entry
 from refstore.records.location_records import Content
 from refstore.repository import Repository
 from refstore.versioning.commits.path_filter import PathFilter
@@ -67,7 +68,7 @@ def test_the_original_that_is_uploaded_again_is_shown_and_committed(repo: Reposi
     assert repo.read("main", "a") == WHOLE
     assert repo.read(first, "a") == PURGED
     assert diff(repo, first, second) == ["a"]
-    assert log_and_diff.has_changed_paths(repo.context, repo.get_commit(second)[1], PathFilter(["a"], []))
+    assert log_and_diff.has_changed_paths(repo.context, stored_commit(repo.get_commit(second)), PathFilter(["a"], []))
 
 
 def test_what_the_purge_left_that_is_uploaded_again_is_no_change(repo: Repository) -> None:
@@ -122,7 +123,7 @@ def test_an_identity_is_equal_to_itself_whenever_it_was_put(repo: Repository) ->
     repo.commit("main", "linked")
     repo.context.clock.sleep(5)
     repo.copy("main@", "linked", to_branch="main", to_path="linked")
-    assert repo.resolve("main", "linked").entry.mtime_ms != entry.mtime_ms
+    assert repo.resolve("main", "linked").entry.modified != entry.modified
     assert diff(repo) == []
     with pytest.raises(NothingToCommit):
         repo.commit("main", "a copy of itself")
@@ -216,12 +217,12 @@ def test_many_uploads_of_what_is_there_are_nothing_to_commit(repo: Repository) -
 
 
 def test_stat_answers_the_checksums_and_the_time_of_what_the_purge_wrote(repo: Repository) -> None:
-    before = repo.stat("main", "a")
+    before = stored_entry(repo.stat("main", "a"))
     upload(repo, PURGED, path="same")
-    same = repo.stat("main", "same")
+    same = stored_entry(repo.stat("main", "same"))
     repo.context.clock.sleep(5)
     published = rewrite(repo, "main", "a", PURGED)
-    shown = repo.stat("main", "a")
+    shown = stored_entry(repo.stat("main", "a"))
     assert (shown.address, shown.size_bytes) == (content_of(published), len(PURGED))
     assert (shown.checksum, shown.md5) == (same.checksum, same.md5)
     assert shown.md5
@@ -238,7 +239,7 @@ def test_comparing_costs_one_call_and_with_a_purge_two_however_many_there_are(re
         for path in paths:
             repo.upload("main", path, body)
         commits.append(repo.commit("main", body.decode()).id)
-    trees = [repo.get_commit(commit)[1].metarange for commit in (first, *commits)]
+    trees = [stored_commit(repo.get_commit(commit)).metarange for commit in (first, *commits)]
     changes = list(repo.context.trees.diff(trees[1], trees[2]))
     assert len(changes) == len(paths)
 
