@@ -12,7 +12,7 @@ from refstore.core.safety import Safety
 from refstore.errors import Contention, RefstoreError
 from refstore.lake import Lake
 from refstore.operations.upload import Link, Upload
-from refstore.records.staging_records import StoredEntry
+from refstore.public_types import Entry
 from refstore.repository import Repository
 from refstore_http.service import Service
 from tests.interrupted import Interrupted, is_entry_write, seal
@@ -52,7 +52,7 @@ def test_a_link_that_stands_is_not_told_of_anothers(clock: Clock) -> None:
     commit_takes_both_and_a_is_deleted(kv, repo)
     a, b = repo.link_each("main", links)
     assert isinstance(a, Contention)
-    assert isinstance(b, StoredEntry)
+    assert isinstance(b, Entry)
 
 
 def _together(repo: Repository, kv: Interrupted, clock: Clock, paths: str) -> list[object]:

@@ -16,6 +16,7 @@ from refstore.kv.base import SCAN_LIMIT, Op, Result, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.operations.upload import Link, Upload
+from refstore.public_types import Entry
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Emptied, Reference
@@ -101,7 +102,7 @@ def test_a_link_takes_the_place_of_an_entry(repo: Repository) -> None:
     for each in issued:
         repo.context.objects.put(each.address, b"linked")
     first, second = (next(repo.link_each("main", [Link(path="p", token=each.token, if_entry=read)])) for each in issued)
-    assert isinstance(first, StoredEntry)
+    assert isinstance(first, Entry)
     assert isinstance(second, PathChanged)
 
 

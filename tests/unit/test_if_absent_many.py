@@ -12,7 +12,7 @@ from refstore.configuration.settings import ReaperSettings
 from refstore.errors import AlreadyExists, AlreadyLinked, InvalidPath
 from refstore.lake import Lake
 from refstore.operations.upload import Link, Upload
-from refstore.records.staging_records import StoredEntry
+from refstore.public_types import Entry
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.contents import contents
@@ -60,7 +60,7 @@ def test_each_is_told_whether_somebody_was_faster(repo: Repository) -> None:
 def test_the_entries_are_those_that_were_written(repo: Repository) -> None:
     repo.upload("main", "a", b"theirs")
     _, entry = repo.upload_each("main", [new("a"), new("b")])
-    assert isinstance(entry, StoredEntry)
+    assert isinstance(entry, Entry)
     assert entry == repo.stat("main", "b")
 
 
