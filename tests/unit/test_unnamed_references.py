@@ -114,6 +114,13 @@ class TestWhatStays:
         world.clock.advance(SCRUB_AFTER_SECONDS - 1)
         assert world.run_once(scrub_now=True).scrubbed == 0
 
+    def test_what_an_upload_at_its_deadline_needs_for_its_last_write(self, world: World) -> None:
+        """By the clock of a reaper that is as far ahead as clocks may be."""
+        safety = world.repo.context.safety
+        die(world, is_entry, lambda: world.repo.upload("main", "a", b"x"))
+        world.clock.advance(safety.operation_deadline_seconds + safety.io_timeout_seconds + safety.clock_skew_seconds)
+        assert world.run_once(scrub_now=True).scrubbed == 0
+
     def test_what_a_sealed_token_has(self, world: World) -> None:
         entry = world.upload("main", "a")[0]
         die(world, is_entry, lambda: world.repo.upload("main", "a", b"y"), behind=True)
