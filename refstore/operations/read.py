@@ -358,7 +358,7 @@ def list_page(ctx: Context, ref: ResolvedRef, *, prefix: str, after: str, amount
         return page
     stored = [stored_entry(each.entry) for each in page.results if each.entry is not None]
     entries = iter(_with_current_content(ctx, stored))
-    results = (each if each.entry is None else _listed(each.path, next(entries)) for each in page.results)
+    results = (each if each.entry is None else _listed_path(each.path, next(entries)) for each in page.results)
     return page._replace(results=tuple(results))
 
 
@@ -466,12 +466,12 @@ def _page(
                 size_bytes += user_metadata.metadata_bytes(entry.metadata) + attributes_bytes(entry.s3)
             if common:
                 folded, passed = common, 0
-            results.append(ListedPath(common, None) if common else _listed(path, entry))
+            results.append(ListedPath(common, None) if common else _listed_path(path, entry))
         else:
             return ListingPage(tuple(results), has_more=False)
 
 
-def _listed(path: str, entry: StoredEntry) -> ListedPath:
+def _listed_path(path: str, entry: StoredEntry) -> ListedPath:
     return ListedPath(path, Entry(path, entry))
 
 

@@ -45,7 +45,7 @@ class CommitRow(NamedTuple):
     id: CommitId
     parents: Sequence[CommitId]
     created_ms: int
-    """The date that counts (`Commit.retention_date_ms`)."""
+    """The date that counts (`StoredCommit.retention_date_ms`)."""
     has_landed: bool = True
     """Whether a branch's head was ever moved to it. Otherwise the commit is under way, or was given up."""
     transaction: TransactionType = TransactionType.NONE
