@@ -35,7 +35,7 @@ fsspec.register_implementation("refstore", RefstoreFileSystem, clobber=True)
 @pytest.fixture
 def lake_path(tmp_path: Path) -> Path:
     """A lake with the repository `sales`."""
-    with refstore.open(tmp_path / "lake") as lake:
+    with refstore.create(tmp_path / "lake") as lake:
         lake.create_repository("sales")
     return tmp_path / "lake"
 
@@ -166,8 +166,8 @@ def test_folders_are_what_paths_have_in_common(fs: RefstoreFileSystem, lake_path
         repo = lake.repository("sales")
         repo.upload("main", "a/folder/", b"")  # as consoles of S3 keep an empty folder
         repo.commit("main", "first")
-        repo.create_branch("feature/x", "main")
-        repo.create_tag("v1", "main")
+        repo.create_branch("feature/x", source="main")
+        repo.create_tag("v1", ref="main")
     assert fs.ls("", detail=False) == ["sales"]
     assert fs.ls("refstore://sales", detail=False) == ["sales/feature%2Fx", "sales/main", "sales/v1"]
     assert fs.ls("sales/main/a/", detail=False) == ["sales/main/a/b", "sales/main/a/folder", "sales/main/a/x.txt"]
@@ -227,7 +227,7 @@ def test_ranges(fs: RefstoreFileSystem, start: int | None, end: int | None, expe
 def test_copies_and_moves(fs: RefstoreFileSystem, lake_path: Path) -> None:
     with refstore.open(lake_path) as lake:
         lake.create_repository("other")
-        lake.repository("sales").create_branch("try", "main")
+        lake.repository("sales").create_branch("try", source="main")
     fs.pipe_file("sales/main/a", b"abc")
     fs.cp("sales/main/a", "sales/try/b")
     fs.cp("sales/main/a", "other/main/c")
