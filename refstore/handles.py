@@ -108,9 +108,18 @@ class Ref:
         newline: str | None = None,
     ) -> TextIOWrapper: ...
 
-    def open(self, path: str, mode: str = "rb", **options: Any) -> BufferedReader | TextIOWrapper:
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        *,
+        encoding: str = "utf-8",
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> BufferedReader | TextIOWrapper:
         """Open an object as a file to read, as bytes ('rb') or as text ('r')."""
-        return cast(Any, self.repository).open(self.name, path, mode, **options)
+        repository = cast(Any, self.repository)
+        return repository.open(self.name, path, mode, encoding=encoding, errors=errors, newline=newline)
 
     def list_page(self, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = "") -> ListingPage:
         """Return a page of a listing, with at most `amount` items of what comes after `after`."""
@@ -206,11 +215,24 @@ class Branch(Ref):
         if_absent: bool = False,
     ) -> BinaryIO: ...
 
-    def open(self, path: str, mode: str = "rb", **options: Any) -> BinaryIO | TextIOWrapper:
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        *,
+        encoding: str = "utf-8",
+        errors: str | None = None,
+        newline: str | None = None,
+        metadata: dict[str, str] | None = None,
+        content_type: str = "",
+        if_absent: bool = False,
+    ) -> BinaryIO | TextIOWrapper:
         """Open an object as a file: to read it ('rb', 'r'), or to write it ('wb', 'w'), which uploads it when it is
         closed.
         """
-        return cast(Any, self.repository).open(self.name, path, mode, **options)
+        texts: dict[str, Any] = {"encoding": encoding, "errors": errors, "newline": newline}
+        writing: dict[str, Any] = {"metadata": metadata, "content_type": content_type, "if_absent": if_absent}
+        return cast(Any, self.repository).open(self.name, path, mode, **texts, **writing)
 
     def upload(
         self,

@@ -78,17 +78,17 @@ def test_a_commit_and_what_follows_import_no_pandas(data: str) -> None:
     code = """
     repo.commit("main", "ten files")
     assert len(list(repo.list("main"))) == 10
-    repo.create_branch("more", "main")
+    repo.create_branch("more", source="main")
     repo.upload("more", "é.csv", b"b", metadata={"by": "me"})
     repo.delete("more", "3.csv")
     repo.commit("more", "another and one less")
     repo.upload("main", "8.csv", b"c")
     repo.commit("main", "a change")
-    repo.merge("main", "more")
+    repo.merge("more", into="main")
     assert len(list(repo.list("main"))) == 10
-    assert [change.path for change in repo.diff("main~1", "main")] == ["3.csv", "é.csv"]
-    repo.revert("main", "main~1")
-    repo.cherry_pick("main", "main~2")
+    assert [change.path for change in repo.diff("main~1", to="main")] == ["3.csv", "é.csv"]
+    repo.revert("main~1", on="main")
+    repo.cherry_pick("main~2", onto="main")
     repo.set_retention('{"default_retention_days": 3, "branches": []}')
     repo.review_retention()
     assert list(repo.history("main"))

@@ -522,7 +522,7 @@ class TestTheSweep:
         Marks(repo.context).sweeps.begin(run.mark_id)
         assert states()[1] is CommitLifetime.SWEEPING
         Marks(repo.context).sweeps.finish(run.mark_id, {})
-        (line,) = [line for line in repo.history("main") if line.commit == old]
+        (line,) = [line for line in repo.history("main") if line.commit.id == old]
         assert line.lifetime is CommitLifetime.SWEPT
         assert line.mark is not None
         assert (line.mark.id, line.mark.deletes_at) == (run.mark_id, to_datetime(run.record.deletes_at_ms))
@@ -584,7 +584,7 @@ class TestTagged:
         return marks.sweeps.note_tagged(run.mark_id, {"tagged": 2})
 
     def lifetime(self, repo: Repository, old: CommitId) -> CommitLifetime:
-        return next(line for line in repo.history("main") if line.commit == old).lifetime
+        return next(line for line in repo.history("main") if line.commit.id == old).lifetime
 
     def test_it_is_shown_as_tagged_and_swept_when_the_bucket_is_done(
         self, repo: Repository, marks: Marks, old: CommitId
