@@ -69,7 +69,7 @@ def test_a_folder_is_named_in_one_commit_and_read_where_it_lies(repo: Repository
     assert entry.modified == to_datetime((folder / "a.csv").stat().st_mtime_ns // 1_000_000)
     commit = repo.get_commit("main")
     assert (commit.id, commit.message, commit.metadata, commit.committer) == (
-        done.commit,
+        done.commit and done.commit.id,
         "import",
         {"job": "7"},
         "ann",

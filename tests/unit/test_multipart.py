@@ -125,7 +125,7 @@ def test_the_object_is_described_by_its_parts(world: UploadWorld) -> None:
     )
     assert entry.s3 == S3Attributes(ContentDescription(part_runs=((1, 1),)), {"expires": "0"})
     assert entry.metadata == {"k": "v"}
-    assert world.repo.stat("main", "a/b") == entry
+    assert stored_entry(world.repo.stat("main", "a/b")) == entry
 
 
 def test_an_object_that_nobody_describes_keeps_what_its_upload_was_given(world: UploadWorld) -> None:

@@ -243,7 +243,9 @@ def test_all_that_a_branch_lost_comes_back(repo: Repository, reaped: bool) -> No
     assert list(repo.list("main")) == []
     done = repo.restore_many("main")
     assert {item.outcome for item in done} == {RestoreOutcome.RESTORED}
-    assert [kept(item.entry) for item in repo.list("main") if item.entry is not None] == before
+    assert [kept(item.entry) for item in repo.list("main") if item.entry is not None] == [
+        stored_entry(entry) for entry in before
+    ]
     assert {item.outcome for item in repo.restore_many("main")} == set()
 
 

@@ -10,6 +10,7 @@ from refstore.core.ids import Address, CommitId
 from refstore.kv.base import SetIf
 from refstore.operations.expire_head import HeadExpiry, RangeAges, expire_head, protected_commits
 from refstore.operations.upload import Upload
+from refstore.public_types import stored_commit
 from refstore.repository import Repository
 from refstore.retention.path_rules import latest_view_rules
 from tests.contents import paths
@@ -78,14 +79,14 @@ def test_what_is_old_enough_goes_from_the_branch_by_a_commit(repo: Repository, c
     assert head.parents == (second,)
     assert head.id != second
     assert removed(repo) == HeadExpiry()
-    assert repo.get_branch("main").head == head
+    assert repo.get_branch("main").head == head.id
 
 
 def test_the_commit_says_which_rule_it_was(repo: Repository, clock: FakeClock) -> None:
     commit(repo, "logs/a")
     clock.advance(11 * DAY_SECONDS)
     removed(repo)
-    record = repo.get_commit("main")
+    record = stored_commit(repo.get_commit("main"))
     assert record.committer == "refstore"
     assert record.message == "Remove what was made more than 10 days ago below 'logs/'"
     assert record.notes == {"rule": "all", "prefix": "logs/", "days": "10"}
