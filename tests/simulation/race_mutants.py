@@ -54,7 +54,9 @@ def _for_free_paths() -> Iterator[Mutant]:
         name="its own landed write is not recognised",
         rule="A lost reply",
         edits=(
-            Edit(PLACING, "isinstance(record, StoredEntry) and record.address == entry.address", "raw == encode(entry)"),
+            Edit(
+                PLACING, "isinstance(record, StoredEntry) and record.address == entry.address", "raw == encode(entry)"
+            ),
             Edit(PLACING, "current.entry.address == entry.address", "raw == encode(entry)"),
         ),
         caught_by="if absent: A, whose reply is lost",
