@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from examples.demo.client_reports import Expected, Report, expected_branches
 from examples.demo.clients import BATCH, SHA256
 from examples.demo.source_files import SourceFile
-from refstore import RefstoreError, Repository, StoredEntry
+from refstore import Entry, RefstoreError, Repository
 
 READERS: Final = 8
 FINDINGS_SHOWN: Final = 20
@@ -41,7 +41,7 @@ class NamedObject(NamedTuple):
 
     ref: str
     path: str
-    entry: StoredEntry
+    entry: Entry
 
 
 def audit(repo: Repository, files: Sequence[SourceFile], reports: Mapping[str, Sequence[Report]]) -> AuditResult:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +105,13 @@ def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, told:
         done = replaying.replay(lake, name, git, history, told)
         done.repo.set_retention(json.dumps(rules.document()))
         release_references(lake, name)
-        before = expected.active(git, history, done, rules, lake.clock.now_ms())
+        before = expected.active(git, history, done, rules, datetime.now(UTC))
 
         def tell(now: CollectProgress) -> None:
             told(now.step, now.done_items, now.total_items or 0)
 
         collected = collect_expired(kv, objects, name, tell)
-        active = expected.active(git, history, done, rules, lake.clock.now_ms())
+        active = expected.active(git, history, done, rules, datetime.now(UTC))
         if active != before:
             raise Conflict("a commit's period ended while the offline job ran; run this again")
         compared = comparing.compare(git, history, done, active, told)
@@ -126,8 +127,8 @@ def _rules(asked: argparse.Namespace, history: History) -> Rules:
         branches[branch] = int(days)
     days = asked.days
     if days is None:
-        dates = sorted(commit.date_ms for commit in history.commits.values())
-        days = max(0, (time.time_ns() // 1_000_000 - dates[len(dates) // 2]) // expected.DAY_MS)
+        dates = sorted(commit.date for commit in history.commits.values())
+        days = max(0, (datetime.now(UTC) - dates[len(dates) // 2]).days)
     return Rules(days=days, branches=branches, keep_last=asked.keep_last)
 
 

@@ -9,15 +9,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed
 
-DAY_MS = 86_400_000
+FOR_EVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,22 +32,22 @@ class Rules:
         own = [{"branch_id": branch, "retention_days": days} for branch, days in self.branches.items()]
         return {"default_retention_days": self.days, "branches": own, "keep_last": self.keep_last, "grace_days": 0}
 
-    def period_ms(self, branch: str) -> int:
-        return self.branches.get(branch, self.days) * DAY_MS
+    def days_of(self, branch: str) -> int:
+        return self.branches.get(branch, self.days)
 
 
-def active(git: Git, history: History, done: Replayed, rules: Rules, now_ms: int) -> set[str]:
+def active(git: Git, history: History, done: Replayed, rules: Rules, now: datetime) -> set[str]:
     """Return the commits of refstore that must be complete."""
-    until: dict[str, float] = {}
-    dates = {done.commits[commit]: known.date_ms for commit, known in history.commits.items()}
-    dates |= {between: history.commits[commit].date_ms for commit, between in done.between.items()}
+    until: dict[str, datetime] = {}
+    dates = {done.commits[commit]: known.date for commit, known in history.commits.items()}
+    dates |= {between: history.commits[commit].date for commit, between in done.between.items()}
 
-    def hold(commit: str, until_ms: float) -> None:
-        until[commit] = max(until.get(commit, -math.inf), until_ms)
+    def hold(commit: str, end: datetime) -> None:
+        until[commit] = max(until.get(commit, end), end)
 
-    def walk(line: list[str], period_ms: int) -> None:
+    def walk(line: list[str], days: int) -> None:
         for after, before in pairwise(line):
-            hold(before, max(dates[after], dates[before]) + period_ms)
+            hold(before, _after(max(dates[after], dates[before]), days))
 
     on_lines: set[str] = set()
     for branch, head in done.heads.items():
@@ -55,16 +55,23 @@ def active(git: Git, history: History, done: Replayed, rules: Rules, now_ms: int
         on_lines.update(ids)
         line = _as_made(ids, done)
         for kept in (line[0], *line[: rules.keep_last]):
-            hold(kept, math.inf)
-        walk(line, rules.period_ms(branch))
+            hold(kept, FOR_EVER)
+        walk(line, rules.days_of(branch))
     for commit in done.tags.values():
-        hold(done.commits[commit], math.inf)
+        hold(done.commits[commit], FOR_EVER)
     stood_on = {parent for commit in history.commits if (parent := history.parent(commit)) is not None}
     for commit, known in history.commits.items():
         if commit not in on_lines and commit not in stood_on:
-            hold(done.commits[commit], known.date_ms + rules.days * DAY_MS)
-            walk(_as_made(_replayed(git.first_parents(commit), history), done), rules.days * DAY_MS)
-    return {commit for commit, until_ms in until.items() if until_ms > now_ms}
+            hold(done.commits[commit], _after(known.date, rules.days))
+            walk(_as_made(_replayed(git.first_parents(commit), history), done), rules.days)
+    return {commit for commit, end in until.items() if end > now}
+
+
+def _after(date: datetime, days: int) -> datetime:
+    try:
+        return date + timedelta(days=days)
+    except OverflowError:  # beyond the calendar
+        return FOR_EVER
 
 
 def _replayed(line: Iterable[str], history: History) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ MESSAGE_CHARACTERS: Final = 200
 
 class GitCommit(NamedTuple):
     id: str
-    date_ms: int
+    date: datetime
     """The committer's date, when the commit got its present parent. The author's date may be years earlier."""
     parents: tuple[str, ...]
     subject: str
@@ -104,7 +105,8 @@ class Git:
             said, separator, subject = line.partition("\0")
             if separator:  # the others only say which commit comes
                 commit, seconds, *parents = said.split()
-                found.append(GitCommit(commit, int(seconds) * 1000, tuple(parents), subject[:MESSAGE_CHARACTERS]))
+                date = datetime.fromtimestamp(int(seconds), UTC)
+                found.append(GitCommit(commit, date, tuple(parents), subject[:MESSAGE_CHARACTERS]))
         return found
 
     def first_parents(self, commit: str) -> list[str]:

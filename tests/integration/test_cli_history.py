@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import refstore
-from refstore.core.ids import CommitId
+from refstore.core.ids import BranchName, CommitId
 from refstore.gc_marks import Marks
+from refstore.operations import commit as commit_operation
+from refstore.operations.commit import CommitOptions
 from refstore_api.ui.pages import format_time
 from tests.commands import Command, paths
 
@@ -267,11 +269,13 @@ class TestHistory:
         assert " ago" in sales.ok("log", "sales").out, "people see how long it is ago"
         assert format_time(-62_135_596_800_000) == "0001-01-01 00:00 UTC", "and at the page"
 
-    def test_a_commit_that_an_application_dated_so_hides_no_other(self, sales: Command) -> None:
+    def test_a_commit_that_was_dated_beyond_the_calendar_hides_no_other(self, sales: Command) -> None:
         with refstore.open(str(sales.folder / "lake")) as lake:
-            repo = lake.repository("sales")
+            ctx = lake.repository("sales").context
             for message, at in (("late", 1 << 60), ("early", -(1 << 60))):
-                repo.commit("main", message, date_ms=at, allow_empty=True)
+                commit_operation.commit(
+                    ctx, BranchName("main"), CommitOptions(message=message, date_ms=at, allow_empty=True)
+                )
         dates = {row["message"]: row["date"] for row in sales.json("log", "sales")}
         assert (dates["late"], dates["early"]) == ("after the year 9999", "before the year 1")
         assert "after the year 9999" in sales.ok("log", "sales").out
