@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from examples.demo.short_durations import constants_environment
 from refstore.agreed_durations import shared_seconds
 from refstore.configuration.settings import ApiSettings, ReaperSettings, S3Settings
 from refstore.core import deadline
@@ -21,6 +20,7 @@ from refstore.lake import Lake
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.lake_records import DurationsRecord
+from tests.kit.short_durations import constants_environment
 
 AT_ONCE = Safety(
     operation_deadline_seconds=0,

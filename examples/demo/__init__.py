@@ -7,5 +7,5 @@ client_reports.py   what the clients say that the stores confirmed
 final_audit.py      the audit: what is named is read back and compared with the files, and nothing else is left
 source_files.py     the real files, read and hashed without refstore
 processes.py        starts, kills and ends processes, each by its own pid
-short_durations.py  short safety durations, for every process through its environment
+short_durations.py  short safety durations, and the settings of every process
 """

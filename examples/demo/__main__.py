@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from examples.command_line import make_parser
-from examples.demo.final_audit import AuditResult, audit
+from examples.demo.final_audit import AuditResult
 from examples.demo.main_job import open_main_job
 from examples.demo.processes import ProcessFailed
 from examples.demo.source_files import FILES_MIN, choose_files
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
         with open_main_job(stores or {"data": str(folder / "lake")}, files, folder, say) as job:
             job.run()
             say("the audit: all that is named is read back and compared, and nothing else may be left")
-            result = audit(job.repo, files, job.reports())
+            result = job.audit()
         _show(result, seconds=time.monotonic() - began)
         is_kept = bool(result.findings)
     except (KeyboardInterrupt, Invalid):

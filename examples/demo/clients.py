@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
@@ -21,7 +21,7 @@ import refstore
 from examples.batches import split_batches
 from examples.demo.client_reports import Kind, Report
 from examples.demo.source_files import SourceFile
-from refstore import Copy, IssuedAddress, Link, Move, RefstoreError, Repository, Upload
+from refstore import Copy, IssuedAddress, Lake, Link, Move, RefstoreError, Upload
 from refstore.errors import AlreadyLinked, NothingToCommit
 
 BATCH: Final = 50
@@ -119,9 +119,10 @@ CLIENTS: Final[Mapping[str, Callable[[Client], None]]] = {
 class Client:
     """Calls the SDK in batches, and reports what was confirmed. A file's path on a branch is a folder and its own."""
 
-    def __init__(self, repo: Repository, files: Files, reports: Path) -> None:
+    def __init__(self, lake: Lake, repository: str, files: Files, reports: Path) -> None:
         self.files = files
-        self.repo = repo
+        self.repo = lake.repository(repository)
+        self._lake = lake
         self._reports = reports.open("ab", buffering=0)
 
     def upload(self, branch: str, to: str, files: Files, *, contents: Files = (), batch: int = BATCH) -> None:
@@ -185,8 +186,9 @@ class Client:
     def _write_to_issued(self, branch: str, to: str, files: Files) -> Sequence[IssuedAddress]:
         """Issue addresses, and write to them as another program does, which knows nothing of refstore."""
         issued = self._call(self.repo.issue_many, branch, [*sources_of(to, files)])
-        for given, file in zip(issued, files, strict=True):
-            self.repo.context.objects.put(given.address, Path(file.file).read_bytes())
+        with closing(self._lake.open_url(self.repo.record.namespace)) as store:
+            for given, file in zip(issued, files, strict=True):
+                store.put(given.address, Path(file.file).read_bytes())
         return issued
 
     def _call(self, method: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
@@ -217,7 +219,7 @@ def main() -> None:
     name, repository, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     files = msgspec.json.decode((folder / "files.json").read_bytes(), type=list[SourceFile])
     with refstore.open() as lake:
-        CLIENTS[name](Client(lake.repository(repository), files, folder / f"{name}.reports"))
+        CLIENTS[name](Client(lake, repository, files, folder / f"{name}.reports"))
 
 
 if __name__ == "__main__":

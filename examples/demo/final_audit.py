@@ -44,13 +44,20 @@ class NamedObject(NamedTuple):
     entry: Entry
 
 
-def audit(repo: Repository, files: Sequence[SourceFile], reports: Mapping[str, Sequence[Report]]) -> AuditResult:
-    """Compare everything that is left with what the clients reported. `reports`: by client."""
+def audit(
+    repo: Repository,
+    sizes: Mapping[str, int],
+    open_uploads: Iterable[str],
+    files: Sequence[SourceFile],
+    reports: Mapping[str, Sequence[Report]],
+) -> AuditResult:
+    """Compare everything that is left with what the clients reported. `sizes`: of all objects in the store, by address.
+    `open_uploads`: the keys of uploads in parts, as S3 lists them. `reports`: by client.
+    """
     branches = [name.name for name in repo.branches()]
     commits = {commit.id for ref in [*branches, *(each.name for each in repo.tags())] for commit in repo.log(ref)}
     committed = _list_named(repo, sorted(commits))
     staged = {address: item for address, item in _list_named(repo, branches).items() if address not in committed}
-    sizes = {info.key: info.size_bytes for info in repo.context.objects.list("data/")}
     every = [report for of_client in reports.values() for report in of_client]
     unnamed = sorted(sizes.keys() - committed.keys() - staged.keys())
     # an upload that met an error keeps its objects as long as its branch is not committed or reset
@@ -59,7 +66,7 @@ def audit(repo: Repository, files: Sequence[SourceFile], reports: Mapping[str, S
         *_compare_branches(repo, branches, expected_branches(reports), {file.path: file.sha256 for file in files}),
         *_read_back(repo, [*committed.values(), *staged.values()]),
         *_shorten(f"left over: {address}, which nothing names" for address in unnamed[repeated * BATCH :]),
-        *_shorten(_find_open_uploads(repo)),
+        *_shorten(f"left over: the upload in parts of {key!r}" for key in open_uploads),
     ]
     rows = [
         *_count_reports(every, {file.path: file.size_bytes for file in files}, sizes),
@@ -113,13 +120,6 @@ def _read_back(repo: Repository, named: Sequence[NamedObject]) -> Iterator[str]:
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="demo-reader") as pool:
         yield from _shorten(finding for finding in pool.map(read, named) if finding is not None)
-
-
-def _find_open_uploads(repo: Repository) -> Iterator[str]:
-    """Name the uploads in parts that nobody has ended. A store of its own parts lists them with no objects."""
-    for upload in repo.context.uploads.scan():
-        if not upload.record.closed_ms:
-            yield f"left over: the upload in parts of {upload.name.path!r} on {upload.name.branch!r}"
 
 
 def _count_reports(reports: Sequence[Report], size_of: Mapping[str, int], left: Mapping[str, int]) -> Iterator[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,16 +15,19 @@ import msgspec
 import refstore
 from examples.demo.client_reports import Report, read_reports
 from examples.demo.clients import CLIENTS
+from examples.demo.final_audit import AuditResult, audit
 from examples.demo.processes import POLL_SECONDS, Processes
-from examples.demo.s3_gateway import GATEWAY, S3_CLIENT, Gateway, start_gateway
-from examples.demo.short_durations import REAPER, SAFETY, environment
+from examples.demo.s3_client import list_open_uploads
+from examples.demo.s3_gateway import S3_CLIENT, Gateway, start_gateway
+from examples.demo.short_durations import SAFETY, environment
 from examples.demo.source_files import SourceFile
-from refstore import Repository, Safety
-from refstore.errors import NothingToCommit
+from refstore import Lake, Repository, Safety
+from refstore.errors import Conflict, NothingToCommit
+from refstore_reaper import reap
 
 REAPERS: Final = ("reaper-1", "reaper-2")
 SLACK_SECONDS: Final = 2
-"""Added to the required time, so that it includes the reapers' next passes."""
+"""Added to the required time."""
 SHOW_SECONDS: Final = 5
 BATCHES_BEFORE_THE_KILL: Final = 3
 
@@ -43,12 +46,13 @@ def open_main_job(
     lake = refstore.create(stores.get("data"), kv=stores.get("kv"), objects=stores.get("objects"), safety=safety)
     with lake, Processes(folder, environment(stores, safety)) as processes:
         repo = lake.create_repository(f"demo-{secrets.token_hex(4)}")
-        with start_gateway(lake, repo.name, processes) as gateway:
-            yield MainJob(repo, files, folder, say, safety, processes, gateway)
+        with start_gateway(repo.name, processes) as gateway:
+            yield MainJob(lake, repo, files, folder, say, safety, processes, gateway)
 
 
 @dataclass(frozen=True, slots=True)
 class MainJob:
+    _lake: Lake
     repo: Repository
     files: Sequence[SourceFile]
     _folder: Path
@@ -68,11 +72,21 @@ class MainJob:
         """Read what each client has reported."""
         return {name: self._reports_of(name) for name in (*CLIENTS, S3_CLIENT)}
 
+    def audit(self) -> AuditResult:
+        """Compare what is left with what the clients have reported."""
+        open_uploads = list_open_uploads(self._gateway.wait_for_access(), self.repo.name)
+        return audit(self.repo, self._list_objects(), open_uploads, self.files, self.reports())
+
+    def _list_objects(self) -> dict[str, int]:
+        """Return the sizes of all objects in the store by address, whoever names them."""
+        with closing(self._lake.open_url(self.repo.record.namespace)) as store:
+            return {info.key: info.size_bytes for info in store.list("data/")}
+
     def _start_reapers(self) -> None:
         size_mib = sum(file.size_bytes for file in self.files) / (1 << 20)
         self._say(f"repository {self.repo.name}, two reapers, {len(self.files)} files of {size_mib:.1f} MiB")
-        for name in REAPERS:
-            self._start_reaper(name)
+        for name in REAPERS:  # for this repository only: the short grace window is not for others on these stores
+            self._processes.start(name, "refstore", "reaper", "--repository", self.repo.name)
 
     def _fill_main(self) -> None:
         self._say("3 clients upload to main, and commit all the while")
@@ -117,27 +131,33 @@ class MainJob:
             self.repo.merge(branch, into="main", committer="demo")
         self.repo.create_tag("merged", ref="main")
         self.repo.delete_branch("ml")
+        self.repo.reset("landing")  # which ends the uploads in parts that were left open there
         self._start_clients(["last"])
         self._processes.wait(["last"])
 
     def _let_reapers_finish(self) -> None:
         """Wait until the remains of the killed client may be deleted: until no operation can still be under way."""
-        safety = self._safety
-        seconds = safety.scrub_after_seconds + safety.grace_seconds + REAPER.scrub_every_seconds + SLACK_SECONDS
+        seconds = self._safety.scrub_after_seconds + SLACK_SECONDS
         self._say(f"work is done; the reapers get {seconds:.0f} s, after which no operation can be under way any more")
+        self._wait(seconds)
+        self._say("the reapers are asked to end (SIGTERM), and the demo reaps what is left, crashes' remains included")
+        self._processes.terminate(REAPERS)
+        self._reap()
+        self._wait(self._safety.grace_seconds + SLACK_SECONDS)
+        self._reap()
+
+    def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self._say(f"{sum(1 for _ in self.repo.context.objects.list('data/'))} objects are in the store")
+            self._say(f"{len(self._list_objects())} objects are in the store")
             time.sleep(min(SHOW_SECONDS, left))
             self._processes.check()
-        self._say("the reapers and the gateway are asked to end (SIGTERM), and a last one finishes (--once)")
-        self._processes.terminate((*REAPERS, GATEWAY))
-        self._start_reaper("reaper-last", "--once", "--scrub")
-        self._processes.wait(["reaper-last"])
 
-    def _start_reaper(self, name: str, *options: str) -> None:
-        """Start a reaper for this repository only: the short durations would not be safe for others on these stores."""
-        self._processes.start(name, "refstore", "reaper", "--repository", self.repo.name, *options)
+    def _reap(self) -> None:
+        """Raises Conflict if something could not be deleted."""
+        report = reap(self._lake, repositories=[self.repo.name], share_max=1, scrub=True)
+        if not report.is_done:
+            raise Conflict(f"the reaper did not end well: {report}")
 
     def _start_clients(self, names: Collection[str]) -> None:
         for name in names:

@@ -60,6 +60,21 @@ class Processes:
                 start_new_session=True,  # Ctrl-C reaches the demo alone, which then ends its processes in order
             )
 
+    def run(self, module: str, *arguments: str, more: Mapping[str, str] | None = None) -> bytes:
+        """Run `python -m MODULE` to its end, and return what it printed. Raises ProcessFailed."""
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={**self._environment, **(more or {})},
+            start_new_session=True,
+            check=False,
+        )
+        if done.returncode:
+            said = done.stderr.decode(errors="replace")
+            raise ProcessFailed(f"{module} {arguments[0]} ended with {done.returncode}:\n{said}")
+        return done.stdout
+
     def check(self) -> None:
         """Raises ProcessFailed if a process has failed."""
         for name, process in self._started.items():

@@ -20,7 +20,7 @@ from examples.batches import split_batches
 from examples.demo.clients import ATTEMPTS, BATCH, SHA256, Client, Files, sources_of
 from examples.demo.s3_gateway import S3_CLIENT, GatewayAccess, read_access
 from examples.demo.source_files import SourceFile
-from refstore import Repository
+from refstore import Lake
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -47,27 +47,37 @@ def work_on_landing(client: ClientThroughS3) -> None:
     client.leave_open("landing", "parts/", files[3::300])
 
 
+def make_s3_client(access: GatewayAccess) -> S3Client:
+    config = Config(
+        s3={"addressing_style": "path"},
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        max_pool_connections=CONNECTIONS,
+        proxies={},  # it is on loopback
+    )
+    session = cast("Any", boto3.session.Session())  # a part of its types is unknown
+    return session.client(
+        "s3",
+        endpoint_url=access.url,
+        region_name="us-east-1",
+        aws_access_key_id=access.key_id,
+        aws_secret_access_key=access.secret,
+        config=config,
+    )
+
+
+def list_open_uploads(access: GatewayAccess, repository: str) -> list[str]:
+    """Return the keys, with their branches, of the uploads in parts that nobody has ended."""
+    pages = make_s3_client(access).get_paginator("list_multipart_uploads").paginate(Bucket=repository)
+    return [upload.get("Key", "") for page in pages for upload in page.get("Uploads", ())]
+
+
 class ClientThroughS3(Client):
     """Makes the same calls as `Client`, and the same reports."""
 
-    def __init__(self, repo: Repository, files: Files, reports: Path, access: GatewayAccess) -> None:
-        super().__init__(repo, files, reports)
-        self._bucket = str(repo.name)
-        config = Config(
-            s3={"addressing_style": "path"},
-            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-            max_pool_connections=CONNECTIONS,
-            proxies={},  # it is on loopback
-        )
-        session = cast("Any", boto3.session.Session())  # a part of its types is unknown
-        self._s3: S3Client = session.client(
-            "s3",
-            endpoint_url=access.url,
-            region_name="us-east-1",
-            aws_access_key_id=access.key_id,
-            aws_secret_access_key=access.secret,
-            config=config,
-        )
+    def __init__(self, lake: Lake, repository: str, files: Files, reports: Path, access: GatewayAccess) -> None:
+        super().__init__(lake, repository, files, reports)
+        self._bucket = repository
+        self._s3 = make_s3_client(access)
 
     def upload(self, branch: str, to: str, files: Files, *, contents: Files = (), batch: int = BATCH) -> None:
         def put(path: str, content: SourceFile) -> None:
@@ -148,7 +158,7 @@ def main() -> None:
     files = msgspec.json.decode((folder / "files.json").read_bytes(), type=list[SourceFile])
     with refstore.open() as lake:
         reports = folder / f"{S3_CLIENT}.reports"
-        work_on_landing(ClientThroughS3(lake.repository(repository), files, reports, read_access(folder)))
+        work_on_landing(ClientThroughS3(lake, repository, files, reports, read_access(folder)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,9 +12,6 @@ from typing import Final
 import msgspec
 
 from examples.demo.processes import Processes
-from refstore import Lake
-from refstore.service import access_keys, s3_secrets
-from refstore.service.access_keys import Role
 
 GATEWAY: Final = "gateway"
 """The name of its process."""
@@ -33,18 +31,23 @@ class GatewayAccess(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def start_gateway(lake: Lake, repository: str, processes: Processes) -> Generator[Gateway, None, None]:
+def start_gateway(repository: str, processes: Processes) -> Generator[Gateway, None, None]:
     """Start `refstore serve` with an S3 port. During the block a key opens it for this repository."""
-    server_key = secrets.token_hex(32)
-    cipher = s3_secrets.SecretCipher(server_key.encode())
-    key_id = access_keys.create_key(lake, Role.WRITER, repositories=(repository,), description="the demo's").key.id
+    server_key = {"REFSTORE_S3_SECRETS_KEY": secrets.token_hex(32)}
+
+    def run_keys(*words: str) -> dict[str, str]:
+        return json.loads(processes.run("refstore", "keys", *words, "--json", more=server_key))
+
+    about = ("--role", "writer", "--repository", repository, "--description", "the demo's")
+    key_id = run_keys("create", *about)["access_key_id"]
     try:
-        secret = s3_secrets.make_s3_secret(lake, cipher, key_id, overlap_ms=0).secret
+        secret = run_keys("rotate", key_id, "--s3")["s3_secret_access_key"]
         options = ("--host", "127.0.0.1", "--port", "0", "--s3-port", "0", "--no-reaper")
-        processes.start(GATEWAY, "refstore", "serve", *options, more={"REFSTORE_S3_SECRETS_KEY": server_key})
+        processes.start(GATEWAY, "refstore", "serve", *options, more=server_key)
         yield Gateway(processes, key_id, secret)
+        processes.terminate((GATEWAY,))
     finally:
-        access_keys.revoke_key(lake, key_id)
+        run_keys("revoke", key_id, "--yes")
 
 
 class Gateway:
@@ -53,11 +56,14 @@ class Gateway:
         self._key_id = key_id
         self._secret = secret
 
+    def wait_for_access(self) -> GatewayAccess:
+        """Wait until it answers."""
+        url = self._processes.wait_for_line(GATEWAY, _SAID).split()[0]
+        return GatewayAccess(url, self._key_id, self._secret)
+
     def tell(self, folder: Path) -> None:
         """Wait until it answers, and write down for the client what it needs."""
-        url = self._processes.wait_for_line(GATEWAY, _SAID).split()[0]
-        access = GatewayAccess(url, self._key_id, self._secret)
-        (folder / _FILE).write_bytes(msgspec.json.encode(access))
+        (folder / _FILE).write_bytes(msgspec.json.encode(self.wait_for_access()))
 
 
 def read_access(folder: Path) -> GatewayAccess:

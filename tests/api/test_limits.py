@@ -15,7 +15,6 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from examples.demo.short_durations import constants_environment
 from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.errors import AlreadyExists, Conflict
 from refstore.lake import open_lake_at
@@ -28,6 +27,7 @@ from refstore_http.service import Service
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.service import application
+from tests.kit.short_durations import constants_environment
 from tests.servers.redis_servers import RedisServer
 
 UPLOAD: Final = "/repositories/alpha/branches/main/objects"

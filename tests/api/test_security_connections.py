@@ -20,7 +20,6 @@ import httpx
 import pytest
 import uvicorn
 
-from examples.demo.short_durations import constants_environment
 from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_http.connection_slots import (
@@ -38,6 +37,7 @@ from tests.api.service import application
 from tests.api.test_limits import raw, status, wait_until
 from tests.api.test_security_guessing import HERE, WRONG, WRONG_MAX
 from tests.kit.logged_events import collecting_events
+from tests.kit.short_durations import constants_environment
 
 MIB: Final = 1 << 20
 CONNECTIONS_MAX: Final = 24

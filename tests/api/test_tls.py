@@ -27,13 +27,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from lakefs.client import Client
 
-from examples.demo.short_durations import constants_environment
 from refstore.configuration.settings import ApiSettings, embedded_urls
 from refstore.errors import InvalidSettings
 from refstore_api.server import ApiServer
 from refstore_http.tls import Certificate
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.test_limits import wait_until
+from tests.kit.short_durations import constants_environment
 
 CONNECTIONS_MAX = 8
 

@@ -16,15 +16,15 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from examples.demo import short_durations
-from examples.demo.short_durations import REAPER, SAFETY
 from refstore.core.clock import SystemClock
 from refstore.lake import Lake, open_lake_at
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import Running, serving
 from tests.api.remote import Remote
+from tests.kit import short_durations
 from tests.kit.independent_audit import Audit, audit
+from tests.kit.short_durations import REAPER, SAFETY
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.soak import ledgers

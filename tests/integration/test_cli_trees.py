@@ -17,6 +17,7 @@ from refstore.core import ids
 from refstore.core.ids import BranchName
 from refstore.lake import Lake, open_lake_at
 from refstore.operations.upload import Upload
+from refstore.public_types import stored_entry
 from refstore.records import keys as record_keys
 from refstore.records.encoding import encode
 from tests.commands import Command, paths
@@ -225,7 +226,7 @@ class TestDownload:
         with open_lake(sales) as lake:
             context = lake.repository("sales").context
             token = lake.repository("sales").context.branches.read_open(BranchName("main")).record.token
-            entry = lake.repository("sales").stat("main", "a")
+            entry = stored_entry(lake.repository("sales").stat("main", "a"))
             context.kv.set(record_keys.entry(context.repo, token, ids.Path(path)), encode(entry))
         ran = sales("download", "-r", "sales", "main", "", "deep/got", "--json")
         assert ran.code == 2

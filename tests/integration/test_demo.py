@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 import refstore
-from examples.demo.final_audit import AuditResult, audit
 from examples.demo.main_job import MainJob, open_main_job
 from examples.demo.processes import ProcessFailed
 from examples.demo.source_files import choose_files
@@ -27,7 +26,7 @@ from refstore.core.ids import Path as ObjectPath
 from refstore.operations import multipart
 from refstore.records import keys
 from refstore.service.access_keys import scan_keys
-from tests.durations import MAIN_JOB
+from tests.durations import MAIN_JOB, set_constants
 from tests.kit.independent_audit import audit_repository
 from tests.servers.redis_servers import RedisServer, until
 from tests.servers.s3_servers import RcloneS3
@@ -37,10 +36,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = 120
-
-
-def audit_of(job: MainJob) -> AuditResult:
-    return audit(job.repo, job.files, job.reports())
+BUSY_REAPERS = {"pause_seconds": 0.5, "lease_seconds": 5.0, "scrub_every_seconds": 2.0}
+"""They meet the clients more often than those that somebody watches."""
 
 
 def path_on_main(job: MainJob, folder: str) -> str:
@@ -61,9 +58,12 @@ def processes_with(word: str) -> list[str]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
     folder = tmp_path_factory.mktemp("demo")
-    with open_main_job({"data": str(folder / "lake")}, choose_files(None, FILES), folder, print, MAIN_JOB) as job:
-        job.run()
-        yield job
+    stores, files = {"data": str(folder / "lake")}, choose_files(None, FILES)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        set_constants(monkeypatch, ReaperSettings=BUSY_REAPERS)
+        with open_main_job(stores, files, folder, print, MAIN_JOB) as job:
+            job.run()
+            yield job
     assert processes_with(job.repo.name) == []
 
 
@@ -77,7 +77,7 @@ def check(repo: Repository) -> None:
 @pytest.mark.xdist_group("demo")
 class TestEmbedded:
     def test_nothing_named_is_gone_and_nothing_unnamed_is_left(self, done: MainJob) -> None:
-        result = audit_of(done)
+        result = done.audit()
         assert result.findings == []
         check(done.repo)
         count = {row.what: row.objects for row in result.rows}
@@ -108,7 +108,7 @@ class TestEmbedded:
         body = objects.read(address)
         objects.delete_many([address])
         try:
-            findings = audit_of(done).findings
+            findings = done.audit().findings
         finally:
             objects.put(address, body)
         assert [finding for finding in findings if not finding.startswith(f"lost: {address}")] == []
@@ -119,7 +119,7 @@ class TestEmbedded:
         address = "data/2026010100/00000000000000000000000000"
         objects.put(address, b"left over")
         try:
-            findings = audit_of(done).findings
+            findings = done.audit().findings
         finally:
             objects.delete_many([address])
         assert findings == [f"left over: {address}, which nothing names"]
@@ -128,11 +128,11 @@ class TestEmbedded:
         ctx = done.repo.context
         begun = multipart.begin(ctx, BranchName("landing"), "parts/open", seconds=3600)
         try:
-            findings = audit_of(done).findings
+            findings = done.audit().findings
         finally:
             multipart.abort(ctx, begun.name)
-        assert findings == ["left over: the upload in parts of 'parts/open' on 'landing'"]
-        assert audit_of(done).findings == []
+        assert findings == ["left over: the upload in parts of 'landing/parts/open'"]
+        assert done.audit().findings == []
 
     def test_an_object_with_other_bytes_is_found(self, done: MainJob) -> None:
         objects = done.repo.context.objects
@@ -140,7 +140,7 @@ class TestEmbedded:
         body = objects.read(address)
         objects.put(address, b"x" * len(body))
         try:
-            findings = audit_of(done).findings
+            findings = done.audit().findings
         finally:
             objects.put(address, body)
         (finding,) = findings
@@ -160,7 +160,7 @@ class TestEmbedded:
         ctx.kv.set(other, first)
         ctx.kv.set(extra, second)
         try:
-            findings = audit_of(done).findings
+            findings = done.audit().findings
         finally:
             ctx.kv.set(gone, first)
             ctx.kv.set(other, second)
@@ -179,7 +179,7 @@ class TestEmbedded:
         assert isinstance(of_etl, bytes)
         ctx.kv.delete(key) if branch == "etl" else ctx.kv.set(key, of_etl)
         try:
-            findings = audit_of(done).findings
+            findings = done.audit().findings
         finally:
             ctx.kv.set(key, of_etl) if branch == "etl" else ctx.kv.delete(key)
         assert f"branch {branch!r} {'is missing' if branch == 'etl' else 'should be gone'}" in findings

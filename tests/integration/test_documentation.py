@@ -21,11 +21,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import refstore
-from examples.demo.short_durations import constants_environment
 from refstore import cli
 from refstore.cli.options import Invocation
 from refstore.core.safety import FOR_TRYING, SHARED
 from tests.git import need_git
+from tests.kit.short_durations import constants_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

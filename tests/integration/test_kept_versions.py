@@ -259,7 +259,7 @@ def test_a_sweep_counts_what_the_bucket_keeps(bucket: KeepingBucket, kv: str, en
         repo.set_retention('{"default_retention_days": 0, "grace_days": 0}')
         for body, day in ((b"old", 1), (b"new", 2)):
             repo.upload("main", "a", body)
-            repo.commit("main", "change", date_ms=day * 86_400_000)
+            repo.commit("main", "change", date=datetime(1970, 1, 1 + day, tzinfo=UTC))
         release_all(repo)
         gone = repo.stat("main~1", "a").address
     with unchecked_lake(kv, bucket.url(option), safety=AT_ONCE) as lake:

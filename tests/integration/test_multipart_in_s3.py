@@ -19,6 +19,7 @@ from refstore.lake import Lake
 from refstore.objects import ObjectStore
 from refstore.operations import complete_upload, multipart
 from refstore.operations.complete_upload import RequestedPart
+from refstore.public_types import stored_entry
 from refstore.repository import Repository
 from refstore_reaper import reaper_pass
 from refstore_reaper.throttle import Throttle
@@ -72,7 +73,7 @@ def test_the_server_joins_and_copies(repo: Repository, server: S3Server) -> None
     repo.upload("main", "source", BIG + b"0123456789")
     name = multipart.begin(ctx, MAIN, "p", seconds=DAY).name
     written = [
-        multipart.copy_part(ctx, name, 1, repo.stat("main", "source"), 3, len(BIG) + 10),
+        multipart.copy_part(ctx, name, 1, stored_entry(repo.stat("main", "source")), 3, len(BIG) + 10),
         multipart.write_part(ctx, name, 2, iter((b"ta", b"il"))),
     ]
     assert pending(ctx.objects, server) != []

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo.short_durations import constants_environment
 from refstore.errors import ObjectsRefused, RefstoreError, StoreMisconfigured
 from refstore.lake import Lake, open_lake_at
 from refstore.objects.local import LocalObjects
@@ -27,6 +26,7 @@ from refstore.records.branch_records import CommittedTokens
 from refstore.records.encoding import encode
 from tests.commands import Command
 from tests.durations import set_constants
+from tests.kit.short_durations import constants_environment
 
 FAST = {
     "REFSTORE_SAFETY_GRACE": "0",

@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
-from examples.demo.short_durations import constants_environment
 from refstore.repository import Repository
 from refstore.service.access_keys import Role
 from tests.api.test_limits import wait_until
+from tests.kit.short_durations import constants_environment
 from tests.s3.s3_service import S3Service, serving_s3
 from tests.s3.wire import WireAnswer, WireRequest, connect, read_answer, send, sign
 

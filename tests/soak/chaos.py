@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from examples.demo.short_durations import REAPER, SAFETY, environment
 from refstore.lake import Lake, open_lake_at
 from refstore.repository import Repository
 from refstore_reaper.backlog import measure
 from tests.kit.independent_audit import audit_repository
+from tests.kit.short_durations import REAPER, SAFETY, environment
 from tests.servers.s3_base import environment as s3_environment
 from tests.soak import ledgers
 from tests.soak.gateway import GATEWAY, SERVER_KEY, Gateway, compare_reads, find_uploads

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from examples.demo.short_durations import SAFETY
 from refstore.core.safety import Safety
 from refstore.errors import Corrupt, RefstoreError
 from refstore.lake import open_lake_at
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
+from tests.kit.short_durations import SAFETY
 
 OWN_PATHS = [f"own/{number}" for number in range(12)]
 SHARED_PATHS = [f"common/{number}" for number in range(6)]

@@ -26,7 +26,6 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from examples.demo.short_durations import REAPER, environment
 from refstore.core.clock import SystemClock
 from refstore.gc_marks import Marks, RunState
 from refstore.lake import open_lake_at
@@ -34,6 +33,7 @@ from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
 from tests.durations import COLLECTOR
 from tests.kit.independent_audit import Audit, audit_repository
+from tests.kit.short_durations import REAPER, environment
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment

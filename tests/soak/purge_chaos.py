@@ -26,13 +26,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from examples.demo.short_durations import environment
 from refstore.errors import Gone, NothingToCommit
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.lake import open_lake_at
 from refstore.operations.committed_names import landed_commits
 from refstore.repository import Repository
 from tests.durations import COLLECTOR, set_agreed
+from tests.kit.short_durations import environment
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from examples.demo.short_durations import SAFETY
 from refstore.configuration.settings import embedded_urls
+from tests.kit.short_durations import SAFETY
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment

@@ -20,7 +20,6 @@ from typing import Any
 import httpx
 import pytest
 
-from examples.demo.short_durations import constants_environment
 from refstore.cli import serve
 from refstore.configuration.settings import Settings, embedded_urls
 from refstore.core.file_modes import make_folder
@@ -31,6 +30,7 @@ from refstore_api import server
 from refstore_reaper.process_priority import NICE
 from tests.commands import Command, Ran
 from tests.kit.clock import FakeClock
+from tests.kit.short_durations import constants_environment
 from tests.servers.redis_servers import RedisServer
 
 SECONDS = 60.0

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from examples.demo import short_durations
 from examples.demo.client_reports import Expected, Kind, Report, expected_branches, read_reports
-from examples.demo.short_durations import REAPER, SAFETY, environment
 from examples.demo.source_files import SIZE_BYTES_MAX, choose_files
 from refstore.configuration.settings_loader import load_settings
 from refstore.errors import Invalid
 from tests.durations import set_constants
+from tests.kit.short_durations import REAPER, SAFETY, environment
 
 
 def report(kind: Kind, branch: str, **sources: str) -> Report:
@@ -92,7 +93,19 @@ class TestSourceFiles:
         assert len(choose_files(None, 100)) == 100
 
 
-def test_a_process_finds_these_stores_and_durations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_the_demo_finds_its_stores_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFSTORE_SAFETY_GRACE", "99s")
+    monkeypatch.setenv("REFSTORE_DATA", "/elsewhere")
+    own = short_durations.environment({"kv": "redis://h/0", "objects": "s3://b/p"})
+    found = load_settings({}, own, default_data=tmp_path).settings
+    assert (found.kv, found.objects, found.data) == ("redis://h/0", "s3://b/p", None)
+    assert found.safety.grace_seconds == short_durations.SAFETY.grace_seconds
+    assert found.reaper.breaker_share == 1
+    own = short_durations.environment({"data": str(tmp_path)})
+    assert load_settings({}, own, default_data=Path("/nowhere")).settings.data == tmp_path
+
+
+def test_a_process_of_a_test_finds_these_stores_and_durations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFSTORE_SAFETY_GRACE", "99s")
     monkeypatch.setenv("REFSTORE_DATA", "/elsewhere")
     own = environment({"kv": "redis://h/0", "objects": "s3://b/p"})
