@@ -69,6 +69,7 @@ def _run(options: argparse.Namespace) -> int:
             job.run()
             say("the audit: all that is named is read back and compared, and nothing else may be left")
             result = job.audit()
+            job.end()
         _show(result, seconds=time.monotonic() - began)
         is_kept = bool(result.findings)
     except (KeyboardInterrupt, Invalid):

@@ -77,6 +77,10 @@ class MainJob:
         open_uploads = list_open_uploads(self._gateway.wait_for_access(), self.repo.name)
         return audit(self.repo, self._list_objects(), open_uploads, self.files, self.reports())
 
+    def end(self) -> None:
+        """End the gateway, which lists what is open for the audit. Raises ProcessFailed."""
+        self._gateway.end()
+
     def _list_objects(self) -> dict[str, int]:
         """Return the sizes of all objects in the store by address, whoever names them."""
         with closing(self._lake.open_url(self.repo.record.namespace)) as store:

@@ -45,7 +45,6 @@ def start_gateway(repository: str, processes: Processes) -> Generator[Gateway, N
         options = ("--host", "127.0.0.1", "--port", "0", "--s3-port", "0", "--no-reaper")
         processes.start(GATEWAY, "refstore", "serve", *options, more=server_key)
         yield Gateway(processes, key_id, secret)
-        processes.terminate((GATEWAY,))
     finally:
         run_keys("revoke", key_id, "--yes")
 
@@ -60,6 +59,10 @@ class Gateway:
         """Wait until it answers."""
         url = self._processes.wait_for_line(GATEWAY, _SAID).split()[0]
         return GatewayAccess(url, self._key_id, self._secret)
+
+    def end(self) -> None:
+        """Ask it to end (SIGTERM), and wait. Raises ProcessFailed if it does not end well."""
+        self._processes.terminate((GATEWAY,))
 
     def tell(self, folder: Path) -> None:
         """Wait until it answers, and write down for the client what it needs."""

@@ -64,6 +64,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MainJob]:
         with open_main_job(stores, files, folder, print, MAIN_JOB) as job:
             job.run()
             yield job
+            job.end()
     assert processes_with(job.repo.name) == []
 
 
