@@ -101,7 +101,7 @@ def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, told:
     expected result is unknown.
     """
     name = f"git-{secrets.token_hex(6)}"
-    with refstore.open(kv=kv, objects=objects) as lake:
+    with refstore.create(kv=kv, objects=objects) as lake:
         done = replaying.replay(lake, name, git, history, told)
         done.repo.set_retention(json.dumps(rules.document()))
         release_references(lake, name)
