@@ -245,8 +245,9 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
         "the trash, before and not after"
     )
     assert [line.split()[-1] for line in shown if line.startswith("restored ")] == ["1"]
-    assert "['2026/11/21.csv', 'cold.csv']" in shown
-    assert "deleted 1 objects, 21 bytes" in shown, "what the application reaped"
+    assert "│ oslo ┆ -3      │" in shown, "polars, from a file of the repository"
+    assert "['2026/11/21.csv', 'cold.parquet', 'warm.csv']" in shown
+    assert "deleted 1 objects, 20 bytes" in shown, "what the application reaped"
     assert "weather: would mark 0 objects, 0 bytes" in shown, "what it would collect"
     assert [line.split() for line in shown if line.endswith(" 42")] == [["0", "2026-11-21", "42"]] * 2, "pandas"
     assert "The lake has exactly the objects of git's active commits, byte for byte, and no others." in out

@@ -39,7 +39,6 @@ def environment(stores: Mapping[str, str], safety: Safety = SAFETY) -> dict[str,
         **stores,
         "safety_grace": write_duration(safety.grace_seconds),
         "reaper_breaker_share": REAPER.breaker_share,
-        "reaper_reserve_mib": REAPER.reserve_mib,
         "log_level": "info",
         "log_format": "json",
     }
