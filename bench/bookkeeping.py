@@ -27,6 +27,7 @@ from bench.workshop import Workshop
 from refstore.core.ids import BranchName, Path
 from refstore.kv.base import Key
 from refstore.operations.upload import BATCH
+from refstore.public_types import stored_entry
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Listed, Reference
@@ -103,7 +104,7 @@ def bare(port: int, *, db: int = 0) -> redis.Redis:
 
 def plain_pairs(repo: Repository, branch: str, count: int) -> list[tuple[str, bytes]]:
     """For each object two keys and values, as long as its reference's and its entry's."""
-    (entry,) = repo.upload_many(branch, lakes.uploads([count]))
+    entry = stored_entry(repo.upload_many(branch, lakes.uploads([count]))[0])
     token = repo.context.branches.read_open(BranchName(branch)).record.token
     path = Path(lakes.path_of(0))
     reference = encode(Listed((Reference(token, path),), entry.mtime_ms))

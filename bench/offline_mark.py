@@ -23,6 +23,7 @@ from bench.commits import CHANGES, in_one_directory
 from bench.measure import Row, Series, at_most, in_turns, on_processors, seconds_of
 from bench.workshop import Workshop, make_lake
 from refstore.core import ids
+from refstore.public_types import stored_commit
 from refstore.repository import Repository
 from refstore_gc import live_in_commits
 from refstore_gc.address_batches import Batch, BatchKind
@@ -221,7 +222,7 @@ def _commits(shop: Workshop, engine: Engine) -> Iterator[Row]:
             for _ in range(commits - 1):
                 lakes.upload(repo, "main", choose())
                 repo.commit("main", "a few")
-            chain = [commit for commit, _ in islice(repo.log("main"), commits)]
+            chain = [commit.id for commit in islice(repo.log("main"), commits)]
             every, one = _wanted(repo, chain), _wanted(repo, chain[-1:])
             _read(engine, repo, one)
             mine, theirs = in_turns(
@@ -242,7 +243,7 @@ def _commits(shop: Workshop, engine: Engine) -> Iterator[Row]:
 def _wanted(repo: Repository, commits: list[ids.CommitId]) -> LiveCommits:
     wanted = LiveCommits()
     for commit in commits:
-        wanted.add(commit, repo.get_commit(commit)[1], None)
+        wanted.add(commit, stored_commit(repo.get_commit(commit)), None)
     return wanted
 
 

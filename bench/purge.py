@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from refstore_purge.verify import RowFinding
-
 from bench import lakes
 from bench.measure import Bar, Row, Series, at_least, at_most, in_fresh_process, in_turns, rates, seconds_of
 from bench.purge_data import (
@@ -44,7 +42,7 @@ from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.run_progress import ignore_progress
-from refstore_purge import purge_ids, verify
+from refstore_purge import RowFinding, purge_ids, verify
 from refstore_purge import purge_run as job
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import IdsFile, PurgeOptions

@@ -29,6 +29,7 @@ from bench.workshop import Workshop
 from refstore.core import ids
 from refstore.core.ids import BranchName, Path
 from refstore.kv.base import ABSENT
+from refstore.public_types import stored_entry
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.reference_records import Listed, Reference
@@ -98,7 +99,7 @@ def measure_calls(url: str, client: redis.Redis, count: int) -> CallSeconds:
     """What a real Redis takes for each of these calls, alone, as the driver sends them."""
     with lakes.open_lake(url, "memory://scale", lakes.nowhere) as lake:
         repo = lake.create_repository(lakes.REPOSITORY)
-        (entry,) = repo.upload_many("main", lakes.uploads([0]))
+        entry = stored_entry(repo.upload_many("main", lakes.uploads([0]))[0])
         ctx, token = repo.context, repo.context.branches.read_open(BranchName("main")).record.token
         now_ms, body = ctx.clock.now_ms(), encode(entry)
         names = [ids.new_address(ctx.ids, now_ms) for _ in range(count)]

@@ -42,9 +42,9 @@ def _transaction(repo: Repository, turn: int) -> None:
 
 def _by_hand(repo: Repository, turn: int) -> None:
     name = f"load-{turn}"
-    repo.create_branch(name, "main")
+    repo.create_branch(name, source="main")
     for number in range(UPLOADS):
         repo.upload(name, f"{turn}/by-hand/{number}", b"x")
     repo.commit(name, "load")
-    repo.merge("main", name, "load", squash=True)
+    repo.merge(name, into="main", message="load", squash=True)
     repo.delete_branch(name)

@@ -244,6 +244,7 @@ def s3_list(*, port: int, key_id: str, secret: str, bucket: str, prefix: str) ->
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
     """What a listing's pages cost apart: reading them from the SDK, making the items, writing these as JSON."""
     import refstore
+    from refstore.public_types import stored_entry
     from refstore_api.models import Pagination
     from refstore_api.object_stats import object_fields
     from refstore_api.page_responses import make_page_response
@@ -256,7 +257,7 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
             began = time.perf_counter()
             page = repo.list_page("main", after=after, amount=amount)
             read = time.perf_counter()
-            results = [object_fields(repo.context, path, entry) for path, entry in page.results]
+            results = [object_fields(repo.context, path, entry and stored_entry(entry)) for path, entry in page.results]
             pagination = Pagination(
                 has_more=page.has_more, next_offset=page.next_after, results=len(results), max_per_page=amount
             )

@@ -94,7 +94,7 @@ def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace
     summary = gc_run.mark(old.ctx, engines, GcOptions(grace_days=7))
     assert summary.branch_rules == BranchRuleResult(latest_view=ObjectCount(1, 4), commits=1)
     assert [each.path for each in old.repo.list("main")] == ["other"]
-    assert old.repo.get_commit("main")[1].parents == (before,)
+    assert old.repo.get_commit("main").parents == (before,)
     assert address in marked_in(old, summary.mark_id)
     assert old.repo.read(before, "logs/a") == b"1234"
     wait(old, 8)
@@ -104,7 +104,7 @@ def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace
 
 def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
     summary = gc_run.mark(old.ctx, engines, GcOptions(grace_days=7))
-    Marks(old.ctx).decisions.unmark(old.repo.get_commit("main~1")[0])
+    Marks(old.ctx).decisions.unmark(old.repo.get_commit("main~1").id)
     old.repo.revert("main@", on="main")
     release_all(old.repo)
     wait(old, 8)

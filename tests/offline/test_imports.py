@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.configuration.settings import ReaperSettings
+from refstore.core.clock import to_datetime
+from refstore.public_types import stored_commit
 from refstore.records.repository_records import ImportSource
 from refstore.versioning.commits import ranges
 from refstore.versioning.commits.columns import Rows
@@ -50,7 +52,7 @@ def test_expired_imports_lose_their_commits_and_their_owner_loses_nothing(
     world.repo.import_objects("main", [ImportSource(f"file://{landing}/part-0", "at-0/")], "less")
     world.commit(days_ago=5, mine=b"own")
     world.repo.delete("main", "mine")
-    world.repo.commit("main", "without mine", date_ms=world.clock.now_ms())
+    world.repo.commit("main", "without mine", date=to_datetime(world.clock.now_ms()))
     world.repo.create_branch("dev", source="main")
     import_all(world, landing, "dev/", branch="dev")
     world.repo.stage("dev", "staged", f"file://{landing}/part-0/0.csv", size_bytes=8)
@@ -107,7 +109,7 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
         )
     world.repo.import_objects("main", [ImportSource(f"file://{landing}", "in/")], "import", watch=long_listing)
     assert ran
-    metarange = world.repo.get_commit("main")[1].metarange
+    metarange = stored_commit(world.repo.get_commit("main")).metarange
     written = set(world.ctx.trees.ranges(metarange)) if not early else set()
     there = {
         found.key.rpartition("/")[2].removesuffix(".parquet") for found in world.ctx.objects.list("_refstore/ranges/")

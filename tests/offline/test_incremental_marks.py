@@ -20,6 +20,7 @@ from refstore.errors import Corrupt, CorruptRange, NothingToCommit, RefstoreErro
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
 from refstore.objects.base import OWN_FILES
+from refstore.public_types import stored_commit
 from refstore.records import keys
 from refstore.records.staging_records import StoredEntry
 from refstore.retention.path_rules import KeepLevel
@@ -58,7 +59,7 @@ def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
                 repo.delete(branch, path)
             else:
                 repo.upload(branch, path, rng.randbytes(rng.randrange(1, 40)))
-        commits = [commit for commit, _ in repo.log(branch)]
+        commits = [commit.id for commit in repo.log(branch)]
         source = rng.choice(commits[:8])
         with suppress(RefstoreError):  # what is marked is not copied from
             listed = [each.path for each in repo.list(source)]
@@ -163,7 +164,7 @@ def complete_and_others(world: World, summary: GcSummary, going: set[str]) -> tu
 
 
 def all_of(world: World, commit: CommitId) -> list[tuple[str, StoredEntry]]:
-    return list(world.ctx.trees.scan(world.repo.get_commit(commit)[1].metarange))
+    return list(world.ctx.trees.scan(stored_commit(world.repo.get_commit(commit)).metarange))
 
 
 @pytest.mark.parametrize(("seed", "bucket_rows"), [(1, anti_join.BUCKET_ROWS), (2, 1)])
@@ -275,7 +276,9 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, engines: Engines) -> None:
     )
     wanted = LiveCommits()
     head = world.repo.get_commit("main")
-    wanted.add(*head, TreeFilter((FilterPart("", KeepLevel.ALL), FilterPart("a/", KeepLevel.NOTHING))))
+    wanted.add(
+        head.id, stored_commit(head), TreeFilter((FilterPart("", KeepLevel.ALL), FilterPart("a/", KeepLevel.NOTHING)))
+    )
     assert "keep only a part" in nothing.find_mismatch(wanted, wanted.read_names(), usable.cutoff_ms)
     assert "days ago" in baseline_files.usable(a_run(world, engines, full_days=2))[1]
     file = world.blobs / "_refstore" / "gc" / first.mark_id / baseline_files.FILE

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.core import ids
+from refstore.core.clock import to_datetime
 from refstore.core.ids import CommitId
 from refstore.core.user_metadata import TRANSACTION
 from refstore.errors import NothingToCommit
 from refstore.gc_marks import Marks
+from refstore.public_types import stored_commit
 from refstore.records import keys
 from refstore.retention.commit_arrays import SNAPSHOT
 from refstore.versioning.commits import object_names
@@ -46,18 +48,17 @@ def live_happily(world: World, rng: random.Random, *, typed: bool = False) -> No
                 world.repo.copy(f"{branch}@", rng.choice(listed), to_branch=branch, to_path=f"copied/{day}")
         if typed and branch != "main" and rng.random() < 0.5:
             metadata = {TRANSACTION: rng.choice(["APPEND", "APPEND", SNAPSHOT])}
-            date_ms = world.clock.now_ms() - day * 86_400_000
-            world.repo.commit(branch, "change", metadata=metadata, date_ms=date_ms, allow_empty=True)
+            date = to_datetime(world.clock.now_ms() - day * 86_400_000)
+            world.repo.commit(branch, "change", metadata=metadata, date=date, allow_empty=True)
         else:
             world.commit(branch, days_ago=day)
         if rng.random() < 0.2:
             world.repo.create_branch(f"branch-{day}", source=branch)
             branches.append(f"branch-{day}")
         if rng.random() < 0.2 and branch != "main":
+            date = to_datetime(world.clock.now_ms() - day * 86_400_000)
             with suppress(NothingToCommit):
-                world.repo.merge(
-                    branch, into="main", strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000
-                )
+                world.repo.merge(branch, into="main", strategy="source-wins", date=date)
         if rng.random() < 0.1 and len(branches) > 2:
             world.repo.delete_branch(branches.pop())
     world.repo.upload("main", "staged", b"staged")
@@ -71,7 +72,7 @@ def obviously(world: World) -> set[str]:
     named: set[str] = set()
     for name, _ in ctx.kv.scan_all(keys.commits(ctx.repo)):
         if name not in marked or CommitId(name) in heads:
-            metarange = repo.get_commit(name)[1].metarange
+            metarange = stored_commit(repo.get_commit(name)).metarange
             named |= {address for page in ctx.trees.addresses(metarange) for address in page}
     for branch in [each.name for each in repo.branches()]:
         named |= {each.entry.address for each in repo.list(branch) if each.entry is not None}
@@ -85,11 +86,11 @@ def latest_views(world: World) -> set[CommitId]:
     views: set[CommitId] = set()
     for branch in [each.name for each in world.repo.branches()]:
         line = [world.repo.get_commit(branch)]
-        while line[-1][1].parents:
-            line.append(world.repo.get_commit(line[-1][1].parents[0]))
-        if any(TRANSACTION in commit.metadata for _, commit in line):
-            for name, commit in line:
-                views.add(name)
+        while line[-1].parents:
+            line.append(world.repo.get_commit(line[-1].parents[0]))
+        if any(TRANSACTION in commit.metadata for commit in line):
+            for commit in line:
+                views.add(commit.id)
                 if commit.metadata.get(TRANSACTION) == SNAPSHOT:
                     break
     return views
@@ -99,7 +100,7 @@ def ranges_of_commits(world: World) -> set[str]:
     """The keys of the ranges and metaranges of all commits, which stay also when their blobs are swept."""
     named: set[str] = set()
     for name, _ in world.ctx.kv.scan_all(keys.commits(world.ctx.repo)):
-        if metarange := world.repo.get_commit(name)[1].metarange:
+        if metarange := stored_commit(world.repo.get_commit(name)).metarange:
             named.add(object_names.key(object_names.METARANGES, metarange))
             named |= {object_names.key(object_names.RANGES, each) for each in world.ctx.trees.ranges(metarange)}
     return named

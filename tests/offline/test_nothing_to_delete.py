@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.ids import CommitId
 from refstore.errors import Gone, OutcomeUnknown
 from refstore.gc_marks import Marks, RunState
@@ -51,12 +52,8 @@ def two_views(world: World) -> tuple[CommitId, ...]:
 
     def transaction(branch: str, kind: str, name: str) -> CommitId:
         repo.upload(branch, name, name.encode())
-        day = 20 - len(made)
-        made.append(
-            repo.commit(
-                branch, name, metadata={"refstore.transaction": kind}, date_ms=world.clock.now_ms() - day * 86_400_000
-            ).id
-        )
+        date = to_datetime(world.clock.now_ms() - (20 - len(made)) * 86_400_000)
+        made.append(repo.commit(branch, name, metadata={"refstore.transaction": kind}, date=date).id)
         return made[-1]
 
     transaction("abc", "APPEND", "t1")

@@ -15,6 +15,7 @@ import pytest
 from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.upload import Upload
+from refstore.public_types import stored_commit, stored_entry
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
 from refstore_purge import head_publisher, id_index, purge_report, purge_run, verify
 from refstore_purge import purge_plan as planning
@@ -65,13 +66,13 @@ def test_the_example_of_seed_002(world: World, both_engines: Engines) -> None:
 
     assert rows_at(world.repo, "main", PATH) == [rows[0], rows[2], rows[3]]
     body = world.repo.read("main", PATH)
-    assert world.repo.stat("main", PATH).md5 == hashlib.md5(body, usedforsecurity=False).hexdigest()
+    assert stored_entry(world.repo.stat("main", PATH)).md5 == hashlib.md5(body, usedforsecurity=False).hexdigest()
     assert rows_at(world.repo, before, PATH) == rows  # the history stays
     assert world.address("main", other) == world.address(before, other)
     (published,) = made.published_commits
     head = world.repo.get_commit("main")
     assert (published.branch, published.commit, published.paths) == ("main", head.id, 1)
-    assert head.record.notes["purge"] == made.run
+    assert stored_commit(head).notes["purge"] == made.run
     assert [(row.partition, row.objects, row.matched_objects, row.rewritten_objects) for row in made.rows] == [
         (PARTITION, 1, 1, 1),
         (PARTITION[:-1] + "1", 1, 0, 0),

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.errors import RefstoreError
 from refstore.monitoring.run_control import DEAD_MS
+from refstore.public_types import stored_commit
 from refstore.versioning.locations import Locations
 from refstore_gc import run_progress
 from refstore_gc.run_summary import ObjectCount
@@ -120,7 +122,7 @@ def changes_of(world: World, run_id: str) -> dict[str, Changes]:
 def _by_commits(world: World, run_id: str) -> Changes:
     replaced: dict[str, tuple[bytes, bytes]] = {}
     for commit, _ in landed(world, run_id):
-        parent = world.repo.get_commit(commit).record.parents[0]
+        parent = world.repo.get_commit(commit).parents[0]
         for change in world.repo.diff(parent, to=commit):
             old, new = world.repo.read(parent, change.path), world.repo.read(commit, change.path)
             replaced.setdefault(world.address(parent, change.path), (old, new))
@@ -134,8 +136,8 @@ def landed(world: World, run_id: str) -> list[tuple[str, int]]:
         if record.is_hidden:
             continue
         for commit in world.repo.log(branch, first_parent=True):
-            if commit.record.notes.get(PURGE_NOTE) == run_id:
-                changed = len(list(world.repo.diff(commit.record.parents[0], to=commit.id)))
+            if stored_commit(commit).notes.get(PURGE_NOTE) == run_id:
+                changed = len(list(world.repo.diff(commit.parents[0], to=commit.id)))
                 found.append((commit.id, changed))
     return found
 
@@ -463,7 +465,7 @@ def test_a_commit_of_a_killed_run_is_found_below_one_with_an_old_date(
     told = purge_report.read_report(world.repo)
     branch = told.pending_replacements[0].branches[0]
     world.repo.upload(branch, "other", b"1")
-    world.repo.commit(branch, "from another system", date_ms=1)
+    world.repo.commit(branch, "from another system", date=to_datetime(1))
     world.clock.sleep(3 * DEAD_MS / 1000)
     (published,) = purge_report.read_report(world.repo).published_commits
     assert world.repo.get_commit(branch)[1].parents == (published.commit,)

@@ -313,7 +313,7 @@ class TestWhatIsLive:
         commit(world, "visits/y")
         made = purge()
         assert kinds(made.places) == [("earlier commits", "visits", 2)]
-        world.repo.create_tag("v1", ref=world.repo.get_commit(made.published_commits[0].commit).record.parents[0])
+        world.repo.create_tag("v1", ref=world.repo.get_commit(made.published_commits[0].commit).parents[0])
         assert kinds(now_of(world, made)) == [("tags and pins", "visits", 2)]
         world.repo.revert(made.published_commits[0].commit, on="main")
         assert kinds(now_of(world, made)) == [("branches", "visits", 2)]

@@ -15,6 +15,7 @@ from refstore.core.ids import CommitId
 from refstore.errors import CorruptRecord, NotFound
 from refstore.gc_marks import LiveCommit, Marks, RunState
 from refstore.operations import rules_document
+from refstore.public_types import stored_commit
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.repository_records import RetentionRecord
@@ -132,7 +133,7 @@ def longer(world: World) -> None:
 
 
 def pinned(world: World) -> None:
-    world.set_rules(pins={"commits": [world.repo.get_commit("main~2")[0]]})
+    world.set_rules(pins={"commits": [world.repo.get_commit("main~2").id]})
 
 
 def none(world: World) -> None:
@@ -261,7 +262,7 @@ def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old
     """One that came behind the reading of the history."""
     world.set_rules(legal_holds=HOLD)
     kept_of = tree_filter_of(decide_marks(world.ctx).plan)
-    record = world.repo.get_commit(old)[1]
+    record = stored_commit(world.repo.get_commit(old))
     found = kept_of(LiveCommit(CommitId("0" * 64), record, ("",)))
     assert found == TreeFilter((FilterPart("", KeepLevel.NOTHING), FilterPart("held/", KeepLevel.ALL)))
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.core import ids
+from refstore.core.clock import to_datetime
 from refstore.errors import ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import rules_document
@@ -48,7 +49,7 @@ def lake_with_history(
         for body, day in ((b"old", 1), (b"new", 2)):
             repo.upload("main", "a", body)
             repo.upload("main", f"kept-{day}", body)
-            repo.commit("main", "change", date_ms=day * 86_400_000)
+            repo.commit("main", "change", date=to_datetime(day * 86_400_000))
         release_all(repo)
         gone = repo.stat("main~1", "a").address
     through = unchecked_lake(kv, url, safety=AT_ONCE)

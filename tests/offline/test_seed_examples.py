@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from refstore.core.clock import to_datetime
 from refstore.core.user_metadata import TRANSACTION
 from refstore.retention.commit_arrays import SNAPSHOT
 from refstore_gc import gc_run
@@ -47,7 +48,7 @@ def transaction(world: World, branch: str, name: str, kind: str = "APPEND") -> N
     for item in list(world.repo.list(branch)) if kind == SNAPSHOT else []:
         world.repo.delete(branch, item.path)
     world.repo.upload(branch, name, name.encode())
-    world.repo.commit(branch, name, metadata={TRANSACTION: kind}, date_ms=world.clock.now_ms() - 30 * DAY_MS)
+    world.repo.commit(branch, name, metadata={TRANSACTION: kind}, date=to_datetime(world.clock.now_ms() - 30 * DAY_MS))
 
 
 def transactions(world: World) -> None:
@@ -79,7 +80,7 @@ def overwritten(world: World, branch: str, kind: str | None) -> None:
     for number in range(3):
         world.repo.upload(branch, "file", f"{branch} {number}".encode())
         metadata = {} if kind is None else {TRANSACTION: kind}
-        world.repo.commit(branch, "write", metadata=metadata, date_ms=world.clock.now_ms() - 30 * DAY_MS)
+        world.repo.commit(branch, "write", metadata=metadata, date=to_datetime(world.clock.now_ms() - 30 * DAY_MS))
 
 
 @pytest.mark.parametrize("lifted", [{}, {"keep_latest_view": False}, {"allow_deletion_from_latest_view": True}])

@@ -104,7 +104,7 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
     moto_s3_server: S3Server, tmp_path: Path, engines: Engines
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
-        expired = client.get_commit("main~1")[0]
+        expired = client.get_commit("main~1").id
         let_a_second_pass(repo)
         assert client.read(expired, "a") == b"old"
         gc_run.run_nightly(repo.context, engines, tagging())
@@ -464,7 +464,7 @@ def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_ow
 ) -> None:
     """If other servers of the KV answer than while the mark looked, the next full run looks again (rule 21)."""
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
-        content = content_of(rewrite(client, client.get_commit("main~1")[0], "a", b"less"))
+        content = content_of(rewrite(client, client.get_commit("main~1").id, "a", b"less"))
         let_a_second_pass(repo)
         first = gc_run.run_nightly(repo.context, engines, tagging()).latest_summary
         assert first.state == "tagged"
@@ -488,7 +488,7 @@ def test_a_hold_keeps_the_content_of_a_purged_object_when_the_bucket_has_deleted
     """It was set before the sweep began, so it counts in every night until the sweep is over."""
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
         store = repo.context.objects
-        old = client.get_commit("main~1")[0]
+        old = client.get_commit("main~1").id
         orphan = ids.new_address(ids.RandomIds(), client.context.clock.now_ms())
         store.put(orphan, b"orphan")
         content = content_of(rewrite(client, old, "a", b"less"))

@@ -105,7 +105,7 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
             str(last["sweep_from"] is not None),
             str("scheduled for deletion" in page),
             str(any(each.mark for each in naming.commits)),
-            str(commit_model(world.repo, expired, line.record).deletes_at is not None),
+            str(commit_model(world.repo, line.commit).deletes_at is not None),
         )
 
     def look(_now: StepProgress) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from refstore.configuration.settings import embedded_urls
 from refstore.context import Context
+from refstore.core.clock import to_datetime
 from refstore.core.ids import CommitId
 from refstore.objects.base import ObjectInfo
 from refstore.objects.local import LocalObjects
@@ -96,7 +97,7 @@ class World:
             else:
                 self.repo.upload(branch, path, body)
         return self.repo.commit(
-            branch, "change", date_ms=self.clock.now_ms() - int(days_ago * DAY_MS), allow_empty=True
+            branch, "change", date=to_datetime(self.clock.now_ms() - int(days_ago * DAY_MS)), allow_empty=True
         ).id
 
     def commit_files(self, files: Mapping[str, bytes], branch: str = "main") -> CommitId:

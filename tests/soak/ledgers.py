@@ -119,7 +119,7 @@ def differences(repo: Repository, told: Told) -> list[str]:
             if there.get(path) not in expected.at(path):
                 may = [str(value)[:60] for value in expected.at(path)]
                 found.append(f"{client} {path}: holds {str(there.get(path))[:60]!r}, may hold {may}")
-        log = {commit for commit, _ in repo.log(client)}
+        log = {commit.id for commit in repo.log(client)}
         found += [
             f"{client}: acknowledged commit {commit} is not in its log" for commit in sorted(expected.commits - log)
         ]
