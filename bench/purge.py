@@ -38,10 +38,10 @@ from bench.purge_data import (
     write_large,
 )
 from bench.workshop import Workshop
+from refstore.core.step_progress import ignore_progress
 from refstore.operations.upload import Upload
 from refstore.repository import Repository
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
-from refstore_gc.run_progress import ignore_progress
 from refstore_purge import RowFinding, purge_ids, verify
 from refstore_purge import purge_run as job
 from refstore_purge.purge_report import PurgeReport

@@ -24,9 +24,9 @@ from examples.git_history.comparing import Compared
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed, Told
-from refstore import RefstoreError
+from refstore import RefstoreError, StepProgress
 from refstore.errors import Conflict, Invalid
-from refstore_gc import CollectProgress, CollectReport
+from refstore_gc import CollectReport
 
 DESCRIPTION = """\
 Replay a git repository into refstore with its dates, branches and merges. Let its history expire by rules, and run
@@ -107,7 +107,7 @@ def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, told:
         release_references(lake, name)
         before = expected.active(git, history, done, rules, datetime.now(UTC))
 
-        def tell(now: CollectProgress) -> None:
+        def tell(now: StepProgress) -> None:
             told(now.step, now.done_items, now.total_items or 0)
 
         collected = collect_expired(kv, objects, name, tell)

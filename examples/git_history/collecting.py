@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Final
 
 import refstore
-from refstore import Lake, Safety
+from refstore import Lake, Safety, StepProgress
 from refstore.errors import Conflict
-from refstore_gc import CollectProgress, CollectReport, collect
+from refstore_gc import CollectReport, collect
 from refstore_reaper import reap
 
 ALONE: Final = Safety(
@@ -35,7 +35,7 @@ def release_references(lake: Lake, name: str) -> None:
         raise Conflict(f"the reaper met errors: {done}")
 
 
-def collect_expired(kv: str, objects: str, name: str, tell: Callable[[CollectProgress], None]) -> CollectReport:
+def collect_expired(kv: str, objects: str, name: str, tell: Callable[[StepProgress], None]) -> CollectReport:
     """Mark and sweep. Return what the store confirmed."""
     opened = refstore.open(kv=kv, objects=objects)
     with Lake(opened.kv, opened.objects_url, safety=ALONE) as lake:

@@ -34,25 +34,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, Unpack, overload
 
 if TYPE_CHECKING:
     from refstore import Lake, Repository
+    from refstore.core.step_progress import ReportProgress
     from refstore_gc.collect_report import (
         CollectError,
-        CollectProgress,
         CollectReport,
         MarkInfo,
         MarkReport,
         SweepReport,
     )
+    from refstore_gc.engines.choice import Choice, EngineOptions
     from refstore_gc.run_summary import CleanupSummary, ObjectCount
 
 __all__ = [
     "CleanupSummary",
     "CollectError",
-    "CollectProgress",
     "CollectReport",
+    "EngineOptions",
     "MarkInfo",
     "MarkReport",
     "ObjectCount",
@@ -62,12 +63,18 @@ __all__ = [
     "status",
 ]
 
+_MODULES: Final = {
+    "CleanupSummary": "run_summary",
+    "EngineOptions": "engines.choice",
+    "ObjectCount": "run_summary",
+}
+"""Where the classes are that are no reports."""
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "run_summary" if name in ("CleanupSummary", "ObjectCount") else "collect_report"
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'collect_report')}"), name)
 
 
 class CollectOptions(TypedDict, total=False):
@@ -84,9 +91,9 @@ class CollectOptions(TypedDict, total=False):
     foreign: bool
     full: bool
     take_over: bool
-    engine: Literal["auto", "local", "spark"]
+    engine: Choice | EngineOptions
     clean_up: Callable[[Repository], CleanupSummary] | None
-    report_progress: Callable[[CollectProgress], None] | None
+    report_progress: ReportProgress | None
 
 
 @overload
@@ -107,9 +114,9 @@ def collect(
     foreign: bool = False,
     full: bool = False,
     take_over: bool = False,
-    engine: Literal["auto", "local", "spark"] = "auto",
+    engine: Choice | EngineOptions = "auto",
     clean_up: Callable[[Repository], CleanupSummary] | None = None,
-    report_progress: Callable[[CollectProgress], None] | None = None,
+    report_progress: ReportProgress | None = None,
 ) -> CollectReport | list[CollectReport]:
     """Delete what only expired commits name, and what nothing ever named, as `refstore gc run` does: sweep the marks
     that are due, mark what is garbage, and sweep that when its grace period is over.
@@ -123,15 +130,16 @@ def collect(
     the longest operation. `mode`: `tag` lets the bucket's lifecycle rule delete. `share_max`: a mark of more than this
     share of the objects, 10,000 at least, waits for `confirm`. `foreign`: also objects that refstore never wrote.
     `full`: list everything, also what the last run listed. `take_over`: from a run that died a moment ago. `engine`:
-    this machine or Spark; `auto` decides by the number of objects. `clean_up`: what is done first, such as
-    `refstore_purge.clean_up` in a lake with purges. `report_progress` is called at each step and while it runs, also
-    from another thread.
+    `local` is this machine, `spark` is Spark, of which `EngineOptions` can say more, and `auto` decides by the number
+    of objects. `clean_up`: what is done first, such as `refstore_purge.clean_up` in a lake with purges.
+    `report_progress` gets a `refstore.StepProgress` at each step and while it runs, also from another thread.
 
     A sweep that failed stands in the report's `errors`. What else stops a repository is raised, and of a lake stands in
     `errors`, while the other repositories go on: RunUnderWay, NotFound (no such mark), Conflict, Gone (the mark of
     `mark_id` is not due, or unmarked), StoreMisconfigured (clocks), Corrupt, KVWentBack, KVSettling, RunStopped,
     Unavailable. Raises Invalid, InvalidRules, InvalidSettings, MissingExtra (Spark) in any case.
     """
+    from refstore.core.step_progress import ignore_progress
     from refstore.repository import Repository
     from refstore_gc.collection import CollectRequest, collect_lake, collect_repository, make_options
     from refstore_gc.engines.choice import EngineOptions
@@ -144,9 +152,9 @@ def collect(
         mark_id=mark_id,
         mode=mode,
         clean_up=clean_up,
-        report_progress=report_progress or (lambda _: None),
+        report_progress=report_progress or ignore_progress,
     )
-    chosen = EngineOptions(choice=engine)
+    chosen = EngineOptions.of(engine)
     return (
         collect_repository(target, chosen, request)
         if isinstance(target, Repository)

@@ -20,24 +20,6 @@ from refstore_gc.run_summary import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CollectProgress:
-    """How far a run is: a call of `report_progress` gets one."""
-
-    repository: str
-    step: str
-    done_items: int
-    """Tasks, or what the step counts."""
-    total_items: int | None
-    """None: not known."""
-    elapsed: timedelta
-    """Since the step began."""
-    remaining: timedelta | None
-    """An estimate; of a step that only waits, the time that it still waits. None: not known."""
-    is_waiting: bool
-    """Whether the step only waits, for operations that began before the marks."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkReport:
     """What a run marked; of a dry run, what it would mark."""

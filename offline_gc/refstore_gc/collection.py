@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
+from refstore.core.step_progress import ReportProgress, ignore_progress
 from refstore.errors import Invalid, InvalidSettings, RefstoreError, RepositoryNotFound
 from refstore.gc_marks import OPEN_STATES, Marks
 from refstore.lake import Lake
@@ -16,7 +17,6 @@ from refstore.retention.rules import read_rules
 from refstore_gc import gc_run
 from refstore_gc.collect_report import (
     CollectError,
-    CollectProgress,
     CollectReport,
     MarkInfo,
     MarkReport,
@@ -27,7 +27,6 @@ from refstore_gc.deleted_repositories import ClearResult, clear_repository, clos
 from refstore_gc.engines.choice import EngineOptions, Engines
 from refstore_gc.mark import simulate_mark
 from refstore_gc.run_context import BreakerLimits, GcOptions
-from refstore_gc.run_progress import ReportProgress, StepProgress
 from refstore_gc.run_summary import CleanupSummary, GcSummary, SweepMode
 
 Part = Literal["mark", "sweep"]
@@ -45,7 +44,7 @@ class CollectRequest:
     mode: SweepMode | None = None
     """Of sweeps; None: as each was marked."""
     clean_up: Callable[[Repository], CleanupSummary] | None = None
-    report_progress: Callable[[CollectProgress], None] = lambda _: None
+    report_progress: ReportProgress = ignore_progress
 
     def __post_init__(self) -> None:
         if self.only not in (None, "mark", "sweep"):
@@ -54,19 +53,6 @@ class CollectRequest:
             raise Invalid("mark_id names what to sweep; give only='sweep', too")
         if self.options.rules is not None and not self.dry_run:
             raise Invalid("other rules than the repository's are for a dry run; give dry_run=True, or set them first")
-
-    def step_reporter(self, repository: str) -> ReportProgress:
-        def report(now: StepProgress) -> None:
-            left, seconds = now.remaining_seconds, timedelta(seconds=now.seconds)
-            remaining = None if left is None else timedelta(seconds=left)
-            is_waiting = now.wait_seconds is not None
-            self.report_progress(
-                CollectProgress(
-                    repository, now.step, now.done_items, now.total_items, seconds, remaining, is_waiting=is_waiting
-                )
-            )
-
-        return report
 
 
 def make_options(
@@ -149,9 +135,9 @@ def _collect(repo: Repository, engines: Engines, request: CollectRequest) -> Col
         if request.only == "sweep":
             _sweep(repo, engines, request, outcome)
         elif request.dry_run:
-            outcome.mark = simulate_mark(ctx, engines, request.options, request.step_reporter(repo.name))
+            outcome.mark = simulate_mark(ctx, engines, request.options, request.report_progress)
         elif request.only == "mark":
-            outcome.mark = gc_run.mark(ctx, engines, request.options, request.step_reporter(repo.name))
+            outcome.mark = gc_run.mark(ctx, engines, request.options, request.report_progress)
         else:
             _mark_and_sweep(repo, engines, request, outcome)
     except RefstoreError as error:  # the other repositories do not answer for it
@@ -183,7 +169,7 @@ def _mark_and_sweep(repo: Repository, engines: Engines, request: CollectRequest,
         repo.context,
         engines,
         request.options,
-        request.step_reporter(repo.name),
+        request.report_progress,
         on_sweep_error=outcome.fail_sweep,
         on_swept=outcome.add_sweep,
         clean_up=(lambda _: clean_up(repo)) if clean_up is not None else None,
@@ -202,9 +188,7 @@ def _sweep(repo: Repository, engines: Engines, request: CollectRequest, outcome:
         chosen = [each.mark_id for each in runs.scan() if each.is_due(now_ms)]
     for mark_id in chosen if not request.dry_run else ():
         try:
-            outcome.add_sweep(
-                gc_run.sweep(repo.context, engines, mark_id, request.step_reporter(repo.name), mode=request.mode)
-            )
+            outcome.add_sweep(gc_run.sweep(repo.context, engines, mark_id, request.report_progress, mode=request.mode))
         except RefstoreError as error:  # no sweep rests on another
             if request.mark_id is not None:
                 raise
@@ -218,7 +202,7 @@ def _clear_deleted(lake: Lake, engines: Engines, request: CollectRequest) -> Ite
         cleared: ClearResult | None = None
         errors: list[CollectError] = []
         try:
-            cleared = clear_repository(lake, repo, record, engines, request.options, request.step_reporter(repo))
+            cleared = clear_repository(lake, repo, record, engines, request.options, request.report_progress)
         except RefstoreError as error:
             errors.append(CollectError("run", "", error))
         sweeps: list[SweepReport] = []

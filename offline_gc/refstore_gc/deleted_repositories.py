@@ -23,6 +23,7 @@ import msgspec
 
 from refstore.core import ids
 from refstore.core.ids import RepositoryId, RepositoryName
+from refstore.core.step_progress import ReportProgress, ignore_progress
 from refstore.core.units import DAY_MS
 from refstore.errors import Conflict, ObjectNotFound
 from refstore.gc_marks.sweep_records import outcome_key
@@ -45,7 +46,7 @@ from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.mark_plan import minimum_age_seconds, store_now_ms
 from refstore_gc.run_context import GcOptions, RunContext
 from refstore_gc.run_layout import BULK_KEYS, ROOT, make_layout, read_json, remove_run_files, write_json
-from refstore_gc.run_progress import ReportProgress, RunSteps, ignore_progress
+from refstore_gc.run_progress import RunSteps
 from refstore_gc.run_summary import DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, MISSING_OUTCOME, ObjectCount, SweepResult
 from refstore_gc.summary_totals import summarize_sweep
 
@@ -116,9 +117,8 @@ def clear_repository(
     mark_id = ctx.ids.new_id(lake.clock.now_ms())
     fence = kv_guard.begin_guarded_pass(ctx, mark_id, is_closed=True)
     layout, engine = make_layout(ctx, mark_id, secrets.randbits(64)), engines.for_objects(0)
-    run = RunContext(
-        repository=ctx, engine=engine, options=options, steps=RunSteps(engine, report_progress), layout=layout
-    )
+    steps = RunSteps(repo, engine, report_progress)
+    run = RunContext(repository=ctx, engine=engine, options=options, steps=steps, layout=layout)
     swept = _sweep_all(run, engines, fence)
     _record_clearing(lake, repo, record, mark_id, swept.swept)
     tagged = _note_tagged(ctx.objects, swept)

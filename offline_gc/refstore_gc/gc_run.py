@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from refstore.context import Context
+from refstore.core.step_progress import ReportProgress, ignore_progress
 from refstore.errors import KVUnavailable, RefstoreError, RunStopped
 from refstore.gc_marks import Marks, OfflineRun, RunState
 from refstore_gc import deletion_index_writer, gc_figures
@@ -15,7 +16,6 @@ from refstore_gc.engines.choice import Engines
 from refstore_gc.mark import mark
 from refstore_gc.run_context import GcOptions
 from refstore_gc.run_layout import remove_run_files
-from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import CleanupSummary, GcSummary, write_summary
 from refstore_gc.sweep import sweep
 

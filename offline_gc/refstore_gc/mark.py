@@ -21,6 +21,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
+from refstore.core.step_progress import ReportProgress, ignore_progress
 from refstore.errors import Corrupt, NotFound, RefstoreError
 from refstore.gc_marks import (
     OBJECTS_EXPIRED,
@@ -63,7 +64,6 @@ from refstore_gc.mark_plan import (
 from refstore_gc.nothing_to_delete import NothingToDeleteCommits
 from refstore_gc.run_context import GcOptions, RunContext, new_run, owner
 from refstore_gc.run_layout import RunLayout, make_layout, remove_run_files
-from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
     BranchRuleResult,
     GcSummary,

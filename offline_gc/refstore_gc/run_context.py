@@ -10,12 +10,13 @@ from typing import Final
 import msgspec
 
 from refstore.context import Context
+from refstore.core.step_progress import ReportProgress
 from refstore.errors import InvalidSettings
 from refstore.monitoring.run_control import RunControl
 from refstore.retention.rules import Rules
 from refstore_gc.engines.base import Engine
 from refstore_gc.run_layout import RunLayout
-from refstore_gc.run_progress import ReportProgress, RunSteps
+from refstore_gc.run_progress import RunSteps
 from refstore_gc.run_summary import SweepMode
 
 GRACE_DAYS_MAX: Final = 3650
@@ -97,9 +98,8 @@ def new_run(
 ) -> RunContext:
     """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
     control = RunControl(ctx, layout.mark_id, controlled_as, owner()) if controlled_as else None
-    return RunContext(
-        repository=ctx, engine=engine, options=options, steps=RunSteps(engine, report_progress, control), layout=layout
-    )
+    steps = RunSteps(ctx.name, engine, report_progress, control)
+    return RunContext(repository=ctx, engine=engine, options=options, steps=steps, layout=layout)
 
 
 def owner() -> str:

@@ -10,8 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
 
+from refstore.core.step_progress import ReportProgress, StepProgress
 from refstore.monitoring.run_control import BEAT_SECONDS as CONTROL_SECONDS
 from refstore.monitoring.run_control import RunControl
 from refstore_gc.engines.base import Engine
@@ -20,40 +23,16 @@ LOOK_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 60.0
 
 
-class StepProgress(NamedTuple):
-    step: str
-    done_items: int
-    """Tasks of the engine, or what the step counts."""
-    total_items: int | None
-    seconds: float
-    """Since the step began."""
-    wait_seconds: float | None = None
-    """How long the step still waits, if it only waits for a time."""
-
-    @property
-    def remaining_seconds(self) -> float | None:
-        """Return the rest of a wait, or estimate the rest by the speed so far."""
-        if self.wait_seconds is not None:
-            return self.wait_seconds
-        if not self.total_items or not self.done_items:
-            return None
-        return self.seconds * (self.total_items - self.done_items) / self.done_items
-
-
-ReportProgress = Callable[[StepProgress], None]
-
-
-def ignore_progress(_: StepProgress) -> None:
-    """Report to nobody."""
-
-
 class RunSteps:
-    def __init__(self, engine: Engine, report_progress: ReportProgress, control: RunControl | None = None) -> None:
+    def __init__(
+        self, repository: str, engine: Engine, report_progress: ReportProgress, control: RunControl | None = None
+    ) -> None:
         """`control`: None, if nobody can see or stop the run, such as a simulation."""
+        self._repository = repository
         self._engine = engine
         self._tell = report_progress
         self._control = control
-        self._last = StepProgress("", 0, None, 0.0)
+        self._last = StepProgress(repository, "")
         self._beat: Callable[[], None] = lambda: None
         self.seconds: dict[str, float] = {}
         self._job = (0, 1)
@@ -87,8 +66,8 @@ class RunSteps:
     def wait(self, seconds: float) -> None:
         """Report that the step waits, and for how long still. Raises RunStopped."""
         self.check_stop()
-        is_first = self._last.wait_seconds is None
-        self._report(self._last._replace(wait_seconds=seconds))
+        is_first = self._last.wait is None
+        self._report(replace(self._last, wait=timedelta(seconds=seconds)))
         if is_first:
             self._beat_control()  # operators see at once until when it waits
 
@@ -102,7 +81,7 @@ class RunSteps:
         """Run a step. Yields a function by which a step without the engine reports how far it is. Raises RunStopped."""
         began = time.monotonic()
         self._job = (0, 1)
-        self._last = StepProgress(name, 0, None, 0.0)
+        self._last = self._progress(name, began)
         self._beat_control()
         self._tell(self._last)
         self.check_stop()
@@ -112,7 +91,7 @@ class RunSteps:
 
         def report(done: int) -> None:
             self.check_stop()
-            self._report(StepProgress(name, done, None, time.monotonic() - began))
+            self._report(self._progress(name, began, done))
 
         try:
             yield report
@@ -124,6 +103,10 @@ class RunSteps:
             watching.join()
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 3)
 
+    def _progress(self, step: str, began: float, done: int = 0, total: int | None = None) -> StepProgress:
+        elapsed = timedelta(seconds=time.monotonic() - began)
+        return StepProgress(self._repository, step, done, total_items=total, elapsed=elapsed)
+
     def _report(self, progress: StepProgress) -> None:
         self._last = progress
         self._tell(progress)
@@ -132,10 +115,10 @@ class RunSteps:
         """Write the progress. Return whether the run is to stop."""
         if self._control is None:
             return False
-        last, left_seconds = self._last, self._last.remaining_seconds
-        left_ms = -1 if left_seconds is None else int(left_seconds * 1000)
+        last, left = self._last, self._last.remaining
+        left_ms = -1 if left is None else left // timedelta(milliseconds=1)
         return self._control.beat(
-            last.step, last.done_items, last.total_items or 0, left_ms, waits=last.wait_seconds is not None
+            last.step, last.done_items, last.total_items or 0, left_ms, waits=last.wait is not None
         )
 
     def _watch(self, name: str, began: float, over: threading.Event) -> None:
@@ -151,7 +134,7 @@ class RunSteps:
             done, total = self._engine.count_tasks()
             before, jobs = self._job
             if total:
-                self._report(StepProgress(name, before * total + done, jobs * total, now - began))
+                self._report(self._progress(name, began, before * total + done, jobs * total))
             if now - shown >= CONTROL_SECONDS:
                 shown = now
                 if self._beat_control():

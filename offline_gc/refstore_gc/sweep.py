@@ -31,6 +31,7 @@ import numpy as np
 from refstore.context import Context
 from refstore.core.arrow_arrays import make_array
 from refstore.core.ids import CommitId
+from refstore.core.step_progress import ReportProgress, ignore_progress
 from refstore.gc_marks import LiveCommit, Marks, OfflineRun, RunState
 from refstore.gc_marks.sweep_records import outcome_key
 from refstore.operations import rules_document
@@ -47,7 +48,6 @@ from refstore_gc.mark_plan import tree_filter_of
 from refstore_gc.nothing_to_delete import find_commits_without
 from refstore_gc.run_context import GcOptions, new_run
 from refstore_gc.run_layout import make_layout
-from refstore_gc.run_progress import ReportProgress, ignore_progress
 from refstore_gc.run_summary import (
     GcSummary,
     ObjectCount,

@@ -41,11 +41,11 @@ from typing import TYPE_CHECKING, Final
 from refstore.errors import Invalid
 
 if TYPE_CHECKING:
+    from refstore.core.step_progress import ReportProgress
     from refstore.operations.onboard import OnboardedDocument
     from refstore.purge_document.document import PurgeDocument
     from refstore.repository import Repository
-    from refstore_gc.engines.choice import Engines
-    from refstore_gc.run_progress import ReportProgress, StepProgress
+    from refstore_gc.engines.choice import Choice, EngineOptions
     from refstore_gc.run_summary import CleanupSummary
     from refstore_purge.ids_file import GivenIds, IdsFile
     from refstore_purge.outcomes import ObjectOutcome, ObjectResult
@@ -68,7 +68,6 @@ __all__ = [
     "RestoreSummary",
     "RowFinding",
     "SkippedObject",
-    "StepProgress",
     "VerifyReport",
     "clean_up",
     "onboard",
@@ -91,7 +90,6 @@ _MODULES: Final = {
     "RestoreSummary": "refstore_purge.restore_backups",
     "RowFinding": "refstore_purge.verify_datasets",
     "SkippedObject": "refstore_purge.purge_plan",
-    "StepProgress": "refstore_gc.run_progress",
     "VerifyReport": "refstore_purge.verify_datasets",
 }
 """Where each class is defined. It is imported on first use, because that takes PyArrow and pandas."""
@@ -135,7 +133,7 @@ def purge(
     ignores_statistics: bool = False,
     breaker_share: float = 0.5,
     breaker_floor_rows: int = 10_000,
-    engines: Engines | None = None,
+    engine: Choice | EngineOptions = "auto",
     report_progress: ReportProgress | None = None,
     print_notice: Callable[[str], None] | None = None,
 ) -> PurgeReport:
@@ -148,14 +146,15 @@ def purge(
     find the rows, and write nothing but the report. `max_partitions`: do at most so many; the report's `watermark` is
     the `after` of the next call. `includes_copies`: purge names outside the data sets of the same objects, too.
     `ignores_statistics`: read the ids' column also where a file's statistics exclude them. `breaker_share`: raise if
-    more than this share of the rows would go, unless they are at most `breaker_floor_rows`. `engines`: where it runs
-    (`refstore_gc.engines.choice`). `report_progress` gets each `StepProgress`, `print_notice` a sentence about the ids
-    that were read. No id is in them, nor in the report or an error. An index and a ledger of ids need a `purge_key`; an
-    embedded lake makes one. Raises NotFound (nothing is onboarded; the ledger is empty), Invalid (the ids, their type,
-    a data set's name or file), Conflict (the breaker), InvalidSettings (the key), Unavailable, Corrupt.
+    more than this share of the rows would go, unless they are at most `breaker_floor_rows`. `engine`: as
+    `refstore_gc.collect` takes it. `report_progress` gets each `refstore.StepProgress`, `print_notice` a sentence about
+    the ids that were read. No id is in them, nor in the report or an error. An index and a ledger of ids need a
+    `purge_key`; an embedded lake makes one. Raises NotFound (nothing is onboarded; the ledger is empty), Invalid (the
+    ids, their type, a data set's name or file), Conflict (the breaker), InvalidSettings (the key), Unavailable,
+    Corrupt.
     """
-    from refstore_gc.engines import choice
-    from refstore_gc.run_progress import ignore_progress
+    from refstore.core.step_progress import ignore_progress
+    from refstore_gc.engines.choice import EngineOptions, Engines
     from refstore_purge import ids_file, purge_run
 
     if (ids is None) != ledger:
@@ -163,7 +162,7 @@ def purge(
     repository.purge_document()  # before an engine is started
     with (
         nullcontext() if ids is None else ids_file.open_ids(ids) as file,
-        nullcontext(engines) if engines is not None else closing(choice.Engines(choice.EngineOptions())) as chosen,
+        closing(Engines(EngineOptions.make(engine))) as engines,
     ):
         options = purge_run.PurgeOptions(
             ids=file,
@@ -178,9 +177,8 @@ def purge(
             floor_rows=breaker_floor_rows,
             purge_key=repository.context.read_purge_key(),
         )
-        return purge_run.run_purge(
-            repository, chosen, options, report_progress or ignore_progress, print_notice=print_notice or _ignore_notice
-        )
+        tell, notice = report_progress or ignore_progress, print_notice or _ignore_notice
+        return purge_run.run_purge(repository, engines, options, tell, print_notice=notice)
 
 
 def verify(
@@ -199,7 +197,7 @@ def verify(
 
     Raises NotFound (nothing is onboarded), Invalid (the ids, a data set's name), Unavailable.
     """
-    from refstore_gc.run_progress import ignore_progress
+    from refstore.core.step_progress import ignore_progress
     from refstore_purge import ids_file, verify_datasets
 
     with ids_file.open_ids(ids) as file:
@@ -233,7 +231,7 @@ def restore(
 
     Raises NotFound (there is no such backup, or no such data set), Invalid, Unavailable.
     """
-    from refstore_gc.run_progress import ignore_progress
+    from refstore.core.step_progress import ignore_progress
     from refstore_purge import restore_backups
 
     scope = restore_backups.RestoreScope(run, dataset, partition, path, backup)
@@ -250,7 +248,7 @@ def clean_up(
 
     Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
     """
-    from refstore_gc.run_progress import ignore_progress
+    from refstore.core.step_progress import ignore_progress
     from refstore_purge import purge_cleanup
 
     return purge_cleanup.clean_up(

@@ -7,11 +7,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from refstore.core.step_progress import ReportProgress
 from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_gc import gc_run
 from refstore_gc.engines.choice import Engines
-from refstore_gc.run_progress import ReportProgress
 from refstore_purge import purge_cleanup
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
@@ -25,6 +26,7 @@ from refstore.core import deadline
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.safety import SIGNED_SECONDS
+from refstore.core.step_progress import ReportProgress, StepProgress, ignore_progress
 from refstore.core.units import DAY_MS
 from refstore.deletion_history import causes
 from refstore.deletion_history.deletion_journal import JournalWriter
@@ -42,7 +44,6 @@ from refstore.records.pending_deletes import PendingDelete
 from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import LocationsPublished, ManifestLocation
 from refstore_gc import kv_guard
-from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
 from refstore_gc.run_summary import FAILURES_SHOWN, CleanupSummary, ObjectCount
 
 ABANDONED_MS: Final = DAY_MS
@@ -152,7 +153,8 @@ def _clean_up(ctx: Context, report_progress: ReportProgress, *, dry_run: bool) -
     journal = JournalWriter(ctx.objects, name, ctx.clock, count())
     now, began = ctx.clock.now_ms(), time.monotonic()
     for number, page in enumerate(split_batches(ctx.locations.scan_changing(), PAGE)):
-        report_progress(StepProgress("cleaning up", number * PAGE, None, time.monotonic() - began))
+        elapsed = timedelta(seconds=time.monotonic() - began)
+        report_progress(StepProgress(ctx.name, "cleaning up", number * PAGE, elapsed=elapsed))
         found: list[tuple[LocatedIdentity, dict[Address, LeftoverExpiry]]] = []
         for each in page:
             if each.location.current is None:

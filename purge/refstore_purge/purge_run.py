@@ -19,13 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from refstore.core.step_progress import ReportProgress
 from refstore.errors import Invalid, RefstoreError
 from refstore.monitoring.run_control import RunControl
 from refstore.purge_document.document import KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
 from refstore_gc.engines.choice import Engines
-from refstore_gc.run_progress import ReportProgress, RunSteps
+from refstore_gc.run_progress import RunSteps
 from refstore_purge import id_index, ids_file, ledger, purge_report, remaining_places, row_search, unplanned_contents
 from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.dataset_results import make_dataset_results
@@ -69,7 +70,7 @@ def run_purge(
     account, engine = PurgeAccount(report), engines.for_objects(0)
     with ids_file.ids_folder() as folder:
         owner = f"{socket.gethostname()}:{os.getpid()}"
-        steps = RunSteps(engine, report_progress, RunControl(ctx, run_id, "purge", owner))
+        steps = RunSteps(repo.name, engine, report_progress, RunControl(ctx, run_id, "purge", owner))
         key = id_index.IndexKey.derive(options.purge_key) if options.purge_key else None
         datasets = document.select_datasets(options.datasets)
         worker_processes.start_ahead(modules_for(datasets, has_index=key is not None))

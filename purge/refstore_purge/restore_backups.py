@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -18,13 +19,13 @@ from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.batches import split_batches
 from refstore.core.ids import Address
+from refstore.core.step_progress import ReportProgress, StepProgress, ignore_progress
 from refstore.errors import Gone, Invalid, NotFound
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.version_entries import scan_versions
 from refstore.records.location_records import Content
 from refstore.repository import Repository
 from refstore.versioning.locations import LocatedIdentity
-from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
 from refstore_purge.content_replacement import keep_in_manifest
 from refstore_purge.purge_plan import is_within, partition_of
 
@@ -98,7 +99,8 @@ def _restore_all(
         candidates = [found for each in page if (found := _find_candidate(each, scope, done)) is not None]
         with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             _restore(ctx, candidates, done, dry_run=dry_run)
-        report_progress(StepProgress("restoring objects", done.objects, None, time.monotonic() - began))
+        elapsed = timedelta(seconds=time.monotonic() - began)
+        report_progress(StepProgress(repo.name, "restoring objects", done.objects, elapsed=elapsed))
 
 
 def _select_identities(repo: Repository, scope: RestoreScope) -> set[str] | None:

@@ -18,15 +18,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
+from refstore.core.step_progress import ReportProgress, StepProgress, ignore_progress
 from refstore.errors import Invalid
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.repository import Repository
 from refstore_gc.engines import worker_processes
-from refstore_gc.run_progress import ReportProgress, StepProgress, ignore_progress
 from refstore_purge.ids_file import IdsFile, ids_folder, load_ids
 from refstore_purge.object_holders import is_never_landed
 from refstore_purge.purge_plan import is_summary
@@ -116,7 +117,8 @@ def verify_datasets(
                 is_deep = history or dataset.mode != KEEP_HISTORY
                 for amount in check.examine(pool, scan_targets(repo.context, dataset, is_deep=is_deep)):
                     done += amount
-                    report_progress(StepProgress("looking at objects", done, None, time.monotonic() - began))
+                    elapsed = timedelta(seconds=time.monotonic() - began)
+                    report_progress(StepProgress(repo.name, "looking at objects", done, elapsed=elapsed))
                 report.findings += check.list_findings(report)
     return report
 

@@ -19,17 +19,18 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refstore import Lake
+    from refstore.core.step_progress import ReportProgress
     from refstore_reaper.pass_summary import UnitError
-    from refstore_reaper.reap_report import DueObject, ReapProgress, ReapReport
+    from refstore_reaper.reap_report import DueObject, ReapReport
 
-__all__ = ["DueObject", "ReapProgress", "ReapReport", "UnitError", "reap"]
+__all__ = ["DueObject", "ReapReport", "UnitError", "reap"]
 
 
 def __getattr__(name: str) -> object:
@@ -46,7 +47,7 @@ def reap(
     share_max: float = 0.5,
     scrub: bool = False,
     dry_run: bool = False,
-    report_progress: Callable[[ReapProgress], None] | None = None,
+    report_progress: ReportProgress | None = None,
 ) -> ReapReport:
     """Delete what nothing names any more and whose grace window is over, until nothing is due, as `refstore reaper
     --once` does.
@@ -58,12 +59,14 @@ def reap(
     windows; 0: nothing can be restored any more. `share_max`: hard deletion stops in a repository where more than this
     share of the objects is due, 10,000 at least, until `refstore reaper resume` lets it go on; 1: it never stops.
     `scrub`: look now for what crashed operations left. `dry_run`: change nothing, and say what would be deleted.
-    `report_progress` is called after each pass over a repository; in a dry run with each object.
+    `report_progress` gets a `refstore.StepProgress` after each pass over a repository, in a dry run with each object;
+    its `done_items` are objects of all repositories.
 
     What stops one repository stands in the report's `errors`, and the others go on. Raises RepositoryNotFound, Invalid
     (a negative grace), InvalidSettings (a share beyond 0 to 1), DurationsDiffer, KVUnavailable.
     """
     from refstore.configuration.settings import ReaperSettings
+    from refstore.core.step_progress import ignore_progress
     from refstore_reaper.single_run import reap_once
 
     return reap_once(
@@ -73,5 +76,5 @@ def reap(
         grace=grace,
         scrub=scrub,
         dry_run=dry_run,
-        report_progress=report_progress or (lambda _: None),
+        report_progress=report_progress or ignore_progress,
     )

@@ -23,18 +23,6 @@ class DueObject:
     """None: not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReapProgress:
-    """How far a run is: a call of `report_progress` gets one."""
-
-    repository: str
-    """The repository in hand."""
-    deleted: int
-    """Objects of all repositories, since the run began."""
-    bytes: int
-    """The bytes of these, as far as their sizes were known."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapReport(PassSummary):
     """What a run did, as the stores confirmed it; of a dry run, what it would do."""

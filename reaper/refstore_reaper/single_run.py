@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 from refstore.configuration.settings import ReaperSettings
 from refstore.core.argument_types import check_collection
+from refstore.core.step_progress import ReportProgress, StepProgress
 from refstore.errors import Invalid
 from refstore.lake import Lake
 from refstore_reaper.daemon import Reaper
 from refstore_reaper.dry_run import PlannedDelete
 from refstore_reaper.dry_run import dry_run as run_dry
 from refstore_reaper.pass_summary import PassSummary
-from refstore_reaper.reap_report import DueObject, ReapProgress, ReapReport
+from refstore_reaper.reap_report import DueObject, ReapReport
 from refstore_reaper.reaper_metrics import ReaperMetrics
 
 
@@ -26,7 +27,7 @@ def reap_once(
     grace: timedelta | None,
     scrub: bool,
     dry_run: bool,
-    report_progress: Callable[[ReapProgress], None],
+    report_progress: ReportProgress,
 ) -> ReapReport:
     """Delete until nothing is due, or say what would be deleted. Raises as `reap` does."""
     check_collection(repositories, "repositories")
@@ -35,7 +36,7 @@ def reap_once(
     names = list(repositories)
     for name in names:
         lake.undrained_context(name)
-    progress = _ReapCounter(report_progress)
+    progress = _ReapCounter(lake, report_progress)
     grace_seconds = None if grace is None else grace.total_seconds()
     began_ms = lake.clock.now_ms()
     if dry_run:
@@ -65,10 +66,11 @@ def reap_once(
 class _ReapCounter(ReaperMetrics):
     """Reports each pass to an application, and keeps no metrics."""
 
-    def __init__(self, report_progress: Callable[[ReapProgress], None]) -> None:
+    def __init__(self, lake: Lake, report_progress: ReportProgress) -> None:
         self.planned: list[DueObject] = []
         self._report_progress = report_progress
         self._deleted = self._bytes = 0
+        self._clock, self._began_ms = lake.clock, lake.clock.now_ms()
 
     def record_pass(self, repository: str, summary: PassSummary) -> None:
         self._add(repository, summary.deleted, summary.bytes)
@@ -82,4 +84,7 @@ class _ReapCounter(ReaperMetrics):
     def _add(self, repository: str, deleted: int, size_bytes: int) -> None:
         self._deleted += deleted
         self._bytes += size_bytes
-        self._report_progress(ReapProgress(repository, self._deleted, self._bytes))
+        elapsed = timedelta(milliseconds=max(0, self._clock.now_ms() - self._began_ms))
+        self._report_progress(
+            StepProgress(repository, "deleting", self._deleted, done_bytes=self._bytes, elapsed=elapsed)
+        )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +22,9 @@ from refstore.lake import Lake
 from refstore.repository import Repository
 
 if TYPE_CHECKING:
+    from refstore.core.step_progress import StepProgress
     from refstore_gc.engines.choice import EngineOptions, Engines
     from refstore_gc.gc_run import GcOptions
-    from refstore_gc.run_progress import StepProgress
     from refstore_gc.run_summary import GcSummary, SweepMode
     from refstore_purge.purge_report import PurgeReport
 
@@ -227,14 +228,14 @@ def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
     with progress("starting") as bar:
 
         def report_progress(now: StepProgress) -> None:
-            if now.wait_seconds is not None:
-                left_ms = int(now.wait_seconds * 1000)
+            if now.wait is not None:
+                left_ms = now.wait // timedelta(milliseconds=1)
                 ends = format_when(time.time_ns() // 1_000_000 + left_ms)
                 bar.describe(f"{now.step}: {format_countdown(left_ms)} left, until {ends}")
                 if not left_ms:
                     typer.echo("refstore: the wait is over; the listing begins", err=True)
                 return
-            left = f", about {now.remaining_seconds:,.0f} s left" if now.remaining_seconds is not None else ""
+            left = f", about {now.remaining.total_seconds():,.0f} s left" if now.remaining is not None else ""
             of = (
                 f"{now.done_items:,} of {now.total_items:,}"
                 if now.total_items

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import refstore_gc
+from refstore import StepProgress
 from refstore.errors import Conflict, Corrupt, Invalid, InvalidRules, InvalidSettings, NotFound, ObjectsUnavailable
 from refstore.gc_marks import barrier_seconds
 from refstore.repository import Repository
-from refstore_gc import CleanupSummary, CollectProgress, ObjectCount, collect, confirm, gc_run, status
+from refstore_gc import CleanupSummary, ObjectCount, collect, confirm, gc_run, status
 from refstore_gc.run_context import BreakerLimits, GcOptions
 from refstore_reaper import reap
 from tests.offline.world import World, folder_of
@@ -95,7 +96,7 @@ def test_a_dry_run_takes_other_rules(world: World) -> None:
 def test_a_lake_has_a_report_for_each_repository_and_a_broken_one_stops_no_other(world: World) -> None:
     world.lake.create_repository("archive", grace_seconds=0)
     world.let_one_expire()
-    steps: list[CollectProgress] = []
+    steps: list[StepProgress] = []
     told: list[Repository] = []
 
     def clean_up(repo: Repository) -> CleanupSummary:
@@ -111,7 +112,7 @@ def test_a_lake_has_a_report_for_each_repository_and_a_broken_one_stops_no_other
     assert sales.cleanup == CleanupSummary(backups=ObjectCount(2, 20))
     assert sales.deleted_count == ObjectCount(1, 3)
     assert {each.repository for each in steps} == {"archive", "sales"}
-    waits = [each.remaining for each in steps if each.is_waiting and each.remaining is not None]
+    waits = [each.remaining for each in steps if each.wait is not None and each.remaining is not None]
     assert waits
     assert max(waits) <= timedelta(seconds=barrier_seconds(world.lake.durations.waits))
 

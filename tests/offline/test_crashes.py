@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from refstore.core.step_progress import StepProgress
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server, Set, SetIf
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.run_progress import StepProgress
 from tests.offline.world import World
 
 if TYPE_CHECKING:

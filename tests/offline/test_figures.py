@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from refstore.core.step_progress import StepProgress
 from refstore.errors import NotFound, RunStopped
 from refstore.gc_marks import Marks, RunState
 from refstore.monitoring import figures, run_control
@@ -17,7 +18,6 @@ from refstore_gc import mark as mark_module
 from refstore_gc import sweep as sweep_module
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_context import BreakerLimits, RunContext
-from refstore_gc.run_progress import StepProgress
 from tests.offline.world import World
 from tests.reaping import release_all
 

@@ -16,6 +16,7 @@ import pytest
 
 from refstore.core import ids
 from refstore.core.ids import CommitId
+from refstore.core.step_progress import ignore_progress
 from refstore.errors import Corrupt, CorruptRange, NothingToCommit, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
@@ -32,7 +33,7 @@ from refstore_gc.live_in_commits import CommitReads, FilterPart, LiveCommits, Tr
 from refstore_gc.mark import simulate_mark
 from refstore_gc.run_context import GcOptions, RunContext
 from refstore_gc.run_layout import ObjectKind, kind_of, make_layout
-from refstore_gc.run_progress import RunSteps, ignore_progress
+from refstore_gc.run_progress import RunSteps
 from refstore_gc.run_summary import GcSummary
 from tests.engines import OneEngine
 from tests.offline.test_mark_oracle import obviously
@@ -119,7 +120,11 @@ def a_run(world: World, engines: Engines, full_days: float = 7.0) -> RunContext:
         engines.for_objects(0),
     )
     return RunContext(
-        repository=world.ctx, engine=engine, options=options, steps=RunSteps(engine, ignore_progress), layout=layout
+        repository=world.ctx,
+        engine=engine,
+        options=options,
+        steps=RunSteps(world.ctx.name, engine, ignore_progress),
+        layout=layout,
     )
 
 

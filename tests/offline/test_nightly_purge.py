@@ -10,10 +10,10 @@ import pytest
 
 from refstore.cli.gc_job import AllRan, Job, run_all
 from refstore.cli.purge_report import describe_left, night_row
+from refstore.core.step_progress import ignore_progress
 from refstore.errors import Conflict
 from refstore.objects.base import DeleteResult
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.run_progress import ignore_progress
 from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_run
 from tests.commands import Command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from refstore.cli import gc_job
 from refstore.cli.gc_tables import run_row
 from refstore.cli.rows import logged_row
 from refstore.core.ids import CommitId
+from refstore.core.step_progress import StepProgress
 from refstore.deletion_history import explain
 from refstore.errors import Gone
 from refstore.gc_marks import Marks, MarkStatus, new_mark_id
@@ -21,7 +23,6 @@ from refstore.records.encoding import encode
 from refstore_api.commit_responses import commit_model
 from refstore_gc import gc_run
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.run_progress import StepProgress
 from tests.api.pages import pages_of
 from tests.offline.world import World
 
@@ -47,7 +48,7 @@ def looking(world: World, engines: Engines) -> Looking:
     """Make a mark, and call a function each time that it reports its wait."""
 
     def mark(look: Callable[[StepProgress], None]) -> None:
-        gc_run.mark(world.ctx, engines, LATER, lambda now: look(now) if now.wait_seconds is not None else None)
+        gc_run.mark(world.ctx, engines, LATER, lambda now: look(now) if now.wait is not None else None)
 
     return mark
 
@@ -67,8 +68,8 @@ def test_a_wait_counts_down_to_its_end(
 
         def look(now: StepProgress) -> None:
             nonlocal page
-            assert now.wait_seconds is not None
-            left.append(now.wait_seconds)
+            assert now.wait is not None
+            left.append(now.wait.total_seconds())
             terminal(now)
             if len(left) == 100:
                 (page,) = pages_of(world.lake, "/repositories/sales/runs")
@@ -94,7 +95,7 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
     seen: list[tuple[str, ...]] = []
 
     def states() -> tuple[str, ...]:
-        (line,) = [line for line in world.repo.history("main") if line.commit == expired]
+        (line,) = [line for line in world.repo.history("main") if line.commit.id == expired]
         (page,) = pages_of(world.lake, commit)
         last = run_row(Marks(world.ctx), list(Marks(world.ctx).runs.scan())[-1])
         naming = explain.explain_address(world.ctx, world.address(expired, "a"), commits=True).naming
@@ -133,6 +134,6 @@ def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: Commi
 
 def test_the_end_of_a_wait_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with gc_job.show_progress() as tell:
-        tell(StepProgress("waiting", 0, None, 1.0, wait_seconds=1.0))
-        tell(StepProgress("waiting", 0, None, 2.0, wait_seconds=0.0))
+        for seconds in (1, 0):
+            tell(StepProgress("sales", "waiting", wait=timedelta(seconds=seconds)))
     assert capsys.readouterr().err.count("the wait is over") == 1

@@ -8,6 +8,7 @@ import pytest
 
 from refstore.core.clock import to_ms
 from refstore.core.ids import new_address
+from refstore.core.step_progress import StepProgress
 from refstore.deletion_history import deletion_index
 from refstore.deletion_history.deletion_index import FOLDER
 from refstore.deletion_history.explain import AddressReport, Deletion, explain_address
@@ -18,7 +19,6 @@ from refstore.records.mark_records import GcRun
 from refstore.versioning.commits import object_names
 from refstore_gc import deleted_repositories, deletion_index_writer, gc_run
 from refstore_gc.gc_run import GcOptions
-from refstore_gc.run_progress import StepProgress
 from tests.commands import Command
 from tests.offline.test_deleted_repositories import delete_and_drain
 from tests.offline.world import World

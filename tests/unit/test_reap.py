@@ -9,9 +9,10 @@ from datetime import UTC, timedelta
 import pytest
 
 import refstore_reaper
+from refstore import StepProgress
 from refstore.core import python_gc
 from refstore.errors import Invalid, InvalidSettings, KVUnavailable, RepositoryNotFound
-from refstore_reaper import ReapProgress, reap
+from refstore_reaper import reap
 from tests.reaper_world import GRACE_SECONDS, World
 
 AT_ONCE = timedelta(0)
@@ -59,10 +60,10 @@ def test_the_grace_windows_are_the_repositories_own_unless_one_is_given(world: W
 
 def test_it_tells_how_far_it_is(world: World) -> None:
     for dry_run in (True, False):
-        told: list[ReapProgress] = []
+        told: list[StepProgress] = []
         done = reap(world.lake, grace=AT_ONCE, dry_run=dry_run, report_progress=told.append)
         assert {each.repository for each in told} == {world.repo.name}
-        assert (told[-1].deleted, told[-1].bytes) == (done.deleted, done.bytes) == (2, done.bytes)
+        assert (told[-1].done_items, told[-1].done_bytes) == (done.deleted, done.bytes) == (2, done.bytes)
 
 
 def test_only_the_repositories_that_are_named(world: World) -> None:

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
+from refstore.core.step_progress import StepProgress
 from refstore_gc import run_progress
 from refstore_gc.engines.local import LocalEngine
-from refstore_gc.run_progress import RunSteps, StepProgress
+from refstore_gc.run_progress import RunSteps
 
 
 class HalfDone(LocalEngine):
@@ -28,10 +29,10 @@ def test_the_estimate_is_of_the_whole_step_and_not_of_one_job(monkeypatch: pytes
         if now.total_items == 30:
             heard.set()
 
-    steps = RunSteps(HalfDone(), tell)
+    steps = RunSteps("sales", HalfDone(), tell)
     with steps.step("looking"):
         steps.set_call(1, 3)
         assert heard.wait(30)
     last = told[-1]
-    assert (last.step, last.done_items, last.total_items) == ("looking", 15, 30)
-    assert last.remaining_seconds == pytest.approx(last.seconds)
+    assert (last.repository, last.step, last.done_items, last.total_items) == ("sales", "looking", 15, 30)
+    assert last.remaining == last.elapsed

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from refstore.core import python_gc
+from refstore.errors import InvalidSettings
 from refstore_gc.engines import spark_session
 from refstore_gc.engines.base import Engine
 from refstore_gc.engines.local import LocalEngine
@@ -21,6 +22,8 @@ LOCAL_MASTER: Final = "local[*]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
+    """What a run gets: this machine or Spark, and which Spark."""
+
     choice: Choice = "auto"
     spark_from_objects: int = SPARK_FROM_OBJECTS
     """With `auto` and without a master: a run that compares more objects gets Spark, if that is installed."""
@@ -30,6 +33,16 @@ class EngineOptions:
     """
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
     """Spark settings, over the defaults."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidSettings."""
+        if self.choice not in get_args(Choice):
+            raise InvalidSettings(f"{self.choice!r} is not an engine; use auto, local or spark")
+
+    @classmethod
+    def of(cls, engine: Choice | EngineOptions) -> EngineOptions:
+        """Return what a caller chose. Raises InvalidSettings."""
+        return engine if isinstance(engine, EngineOptions) else cls(choice=engine)
 
 
 class Engines:
