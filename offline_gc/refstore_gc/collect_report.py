@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
+from refstore.core.clock import to_datetime
 from refstore.core.units import format_bytes
 from refstore.errors import RefstoreError
 from refstore.gc_marks import Marks, OfflineRun, RunState
@@ -44,7 +45,7 @@ class MarkReport:
     def from_summary(cls, summary: GcSummary) -> MarkReport:
         return cls(
             mark_id=summary.mark_id,
-            due=as_datetime(summary.deletes_at_ms),
+            due=to_datetime(summary.deletes_at_ms),
             listed=summary.listed,
             too_young=summary.young,
             marked=summary.marked,
@@ -118,10 +119,10 @@ class MarkInfo:
         return cls(
             mark_id=run.mark_id,
             state=run.state_text,
-            began=as_datetime(record.began_ms),
-            due=as_datetime(record.deletes_at_ms) if run.has_finished_marking else None,
-            tagged=as_datetime(record.tagged_ms) if record.tagged_ms else None,
-            swept=as_datetime(record.swept_ms) if record.swept_ms else None,
+            began=to_datetime(record.began_ms),
+            due=to_datetime(record.deletes_at_ms) if run.has_finished_marking else None,
+            tagged=to_datetime(record.tagged_ms) if record.tagged_ms else None,
+            swept=to_datetime(record.swept_ms) if record.swept_ms else None,
             commits=counts.get("commits_marked", 0),
             marked=ObjectCount(counts.get("objects", 0), counts.get("bytes", 0)),
             deleted_objects=record.sweep_counts.get("deleted_objects", 0),
@@ -194,10 +195,6 @@ class CollectReport:
         parts += [f"{self.failed_objects:,} were not deleted by the store"] if self.failed_objects else []
         parts += [f"{each.step} failed: {each.error}" for each in self.errors]
         return f"{self.repository}: {'; '.join(parts) or 'nothing is due'}"
-
-
-def as_datetime(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def _describe(count: ObjectCount) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from refstore.context import Context
 from refstore.core.step_progress import ReportProgress, ignore_progress
 from refstore.errors import KVUnavailable, RefstoreError, RunStopped
-from refstore.gc_marks import Marks, OfflineRun, RunState
+from refstore.gc_marks import OPEN_STATES, Marks, OfflineRun, RunState
 from refstore_gc import deletion_index_writer, gc_figures
 from refstore_gc.engines.choice import Engines
 from refstore_gc.mark import mark
@@ -88,11 +88,7 @@ def run_nightly(
     deletion_index_writer.index_missing_or_log(ctx)
     if not unswept:
         gc_figures.record_run(ctx)
-    waiting = [
-        each
-        for each in Marks(ctx).runs.scan()
-        if each.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING)
-    ]
+    waiting = [each for each in Marks(ctx).runs.scan() if each.state in OPEN_STATES]
     return NightlyResult(marked, list(swept.values()), waiting)
 
 

@@ -1,24 +1,16 @@
-"""What joins the offline job and the purge at night: the cleaning, the sweeps and the mark, then the look for the
-ledger's ids in what came or returned since.
-"""
+"""What the nightly job does of purges behind the mark: look for the ledger's ids in what came or returned since."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from refstore.core.step_progress import ReportProgress
 from refstore.errors import NotFound
 from refstore.repository import Repository
-from refstore_gc import gc_run
 from refstore_gc.engines.choice import Engines
-from refstore_purge import purge_cleanup
 
 if TYPE_CHECKING:
     from refstore_purge.purge_report import PurgeReport
-
-run_nightly: Final = partial(gc_run.run_nightly, clean_up=purge_cleanup.clean_up)
-"""Deletes what purges left behind, past its days, and does the offline job."""
 
 
 def purge_again(repo: Repository, engines: Engines, key: bytes, report_progress: ReportProgress) -> PurgeReport | None:

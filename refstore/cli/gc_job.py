@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -16,16 +15,18 @@ from refstore.cli.common import progress
 from refstore.cli.rows import format_when
 from refstore.core import python_gc
 from refstore.core.units import DAY_MS, format_countdown, format_duration
-from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
+from refstore.errors import InvalidSettings, RefstoreError
 from refstore.gc_marks import RunState, barrier_seconds
 from refstore.lake import Lake
 from refstore.repository import Repository
 
 if TYPE_CHECKING:
-    from refstore.core.step_progress import StepProgress
+    from refstore.core.step_progress import ReportProgress, StepProgress
+    from refstore_gc.collection import CollectRequest
+    from refstore_gc.deleted_repositories import ClearResult
     from refstore_gc.engines.choice import EngineOptions, Engines
     from refstore_gc.gc_run import GcOptions
-    from refstore_gc.run_summary import GcSummary, SweepMode
+    from refstore_gc.run_summary import CleanupSummary, GcSummary, SweepMode
     from refstore_purge.purge_report import PurgeReport
 
 
@@ -36,6 +37,22 @@ class Job:
     options: GcOptions
     purge_key: bytes | None = field(default=None, repr=False)
     """With it, each run looks for the ids of the purge's ledger in what came since."""
+
+    def request(
+        self,
+        report_progress: ReportProgress,
+        clean_up: Callable[[Repository], CleanupSummary] | None = None,
+    ) -> CollectRequest:
+        """Return the same for the library. `clean_up`: what the whole job does first."""
+        from refstore_gc.collection import CollectRequest
+
+        return CollectRequest(
+            options=self.options,
+            only="mark" if self.what == "mark" else None,
+            dry_run=self.what == "simulate",
+            clean_up=clean_up,
+            report_progress=report_progress,
+        )
 
 
 def sweep_mode(text: str) -> SweepMode:
@@ -63,109 +80,80 @@ class AllRan(NamedTuple):
         return any(not report.is_done for _, report in self.purges)
 
 
-def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report_progress: Any) -> AllRan:
+def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, report_progress: ReportProgress) -> AllRan:
     """Run the job in each of these repositories. An error in one does not stop the others."""
-    from refstore_gc import gc_run
+    import refstore_purge
     from refstore_gc.bucket_lifecycle import find_overdue
-    from refstore_gc.mark import simulate_mark
+    from refstore_gc.collection import run_repositories
     from refstore_purge import nightly_job
 
     done: list[GcSummary] = []
     troubles: list[tuple[str, RefstoreError]] = []
     purges: list[tuple[str, PurgeReport]] = []
     asking = failed = 0
-
-    def unswept(name: str, _mark_id: str, error: RefstoreError) -> None:
-        troubles.append((name, error))
-
-    for name in names:
-        swept: list[GcSummary] = []
-        try:
-            repo = _if_there(lake, name)
-            if repo is None:
-                continue
-            if job.what == "simulate":
-                done.append(simulate_mark(repo.context, engines, job.options, report_progress))
-            elif job.what == "mark":
-                done.append(gc_run.mark(repo.context, engines, job.options, report_progress))
-                asking += bool(done[-1].question)
+    for run in run_repositories(lake, names, engines, job.request(report_progress, refstore_purge.clean_up)):
+        done += run.summaries
+        failed += run.failed_objects
+        troubles += [(run.repository, each.error) for each in run.errors]
+        if job.what == "mark":
+            asking += bool(run.mark is not None and run.mark.question)
+        if job.what != "run" or run.repo is None or run.has_stopped:
+            continue
+        asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in run.waiting)
+        for line in find_overdue(run.waiting, lake.clock.now_ms()):
+            typer.echo(f"refstore: warning: {run.repository}: {line}", err=True)
+        if job.purge_key is not None:
+            try:
+                report = nightly_job.purge_again(run.repo, engines, job.purge_key, report_progress)
+            except RefstoreError as error:  # the others do not answer for it
+                troubles.append((run.repository, error))
             else:
-                ran = nightly_job.run_nightly(
-                    repo.context,
-                    engines,
-                    job.options,
-                    report_progress,
-                    on_sweep_error=partial(unswept, name),
-                    on_swept=swept.append,
-                )
-                done += [
-                    *(each for each in ran.sweep_summaries if each.mark_id != ran.mark_summary.mark_id),
-                    ran.latest_summary,
-                ]
-                asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting_marks)
-                swept = []  # they are reported with the mark
-                failed += ran.failed_objects
-                for line in find_overdue(ran.waiting_marks, lake.clock.now_ms()):
-                    typer.echo(f"refstore: warning: {name}: {line}", err=True)
-            if job.what == "run" and job.purge_key is not None:
-                report = nightly_job.purge_again(repo, engines, job.purge_key, report_progress)
-                if report is not None:
-                    purges.append((name, report))
-        except RefstoreError as error:  # the others do not answer for it
-            done += swept  # what was swept before the marking failed
-            troubles.append((name, error))
+                purges += [] if report is None else [(run.repository, report)]
     return AllRan(done, asking, failed, troubles, purges)
 
 
-def _if_there(lake: Lake, name: str) -> Repository | None:
-    """Return the repository; None if it was deleted since it was listed."""
-    try:
-        return lake.repository(name)
-    except RepositoryNotFound:
-        return None
-
-
-def clear_deleted(
-    lake: Lake, job: Job, engines: Engines, report_progress: Any, troubles: list[tuple[str, RefstoreError]]
+def clear_all_deleted(
+    lake: Lake, job: Job, engines: Engines, report_progress: ReportProgress, troubles: list[tuple[str, RefstoreError]]
 ) -> list[dict[str, Any]]:
+    """Delete what deleted repositories left, and return a row for each."""
     from refstore_gc import bucket_lifecycle
-    from refstore_gc.deleted_repositories import clear_repository, closed_repositories
-    from refstore_gc.run_summary import DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, ObjectCount
+    from refstore_gc.collection import clear_deleted
 
     rows: list[dict[str, Any]] = []
-    for repo, record in list(closed_repositories(lake)):
-        try:
-            found = clear_repository(lake, repo, record, engines, job.options, report_progress)
-        except RefstoreError as error:
-            troubles.append((repo, error))
+    for run in clear_deleted(lake, engines, job.request(report_progress)):
+        troubles += [(run.repository, each.error) for each in run.errors]
+        found = run.cleared
+        if found is None:
             continue
-        outcomes = found.sweep.outcomes if found.sweep else {}
-        deleted, kept = (
-            outcomes.get(DELETED_OUTCOME, ObjectCount()),
-            outcomes.get(KEPT_AS_VERSION_OUTCOME, ObjectCount()),
-        )
         if (
             found.waiting_objects.objects
             and lake.clock.now_ms() - found.tagged_ms > bucket_lifecycle.TAG_WAIT_DAYS * DAY_MS
         ):
             typer.echo(
-                f"refstore: warning: {repo} (deleted): {bucket_lifecycle.describe_overdue(found.tagged_ms)}", err=True
+                f"refstore: warning: {run.repository} (deleted): {bucket_lifecycle.describe_overdue(found.tagged_ms)}",
+                err=True,
             )
-        rows.append(
-            {
-                "repository": f"{repo} (deleted)",
-                "due": format_when(found.due_ms),
-                "deleted": deleted.objects,
-                "bytes": deleted.bytes,
-                "kept_as_versions": kept.objects,
-                "failed": found.failed_objects,
-                "tagged": found.waiting_objects.objects,
-                "tagged_since": format_when(found.tagged_ms or None),
-                "foreign": found.foreign_objects.objects,
-                "forgotten": found.is_forgotten,
-            }
-        )
+        rows.append(_cleared_row(found))
     return rows
+
+
+def _cleared_row(found: ClearResult) -> dict[str, Any]:
+    from refstore_gc.run_summary import DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME, ObjectCount
+
+    outcomes = found.sweep.outcomes if found.sweep else {}
+    deleted, kept = (outcomes.get(each, ObjectCount()) for each in (DELETED_OUTCOME, KEPT_AS_VERSION_OUTCOME))
+    return {
+        "repository": f"{found.repository} (deleted)",
+        "due": format_when(found.due_ms),
+        "deleted": deleted.objects,
+        "bytes": deleted.bytes,
+        "kept_as_versions": kept.objects,
+        "failed": found.failed_objects,
+        "tagged": found.waiting_objects.objects,
+        "tagged_since": format_when(found.tagged_ms or None),
+        "foreign": found.foreign_objects.objects,
+        "forgotten": found.is_forgotten,
+    }
 
 
 def tell_of_the_wait(lake: Lake) -> None:

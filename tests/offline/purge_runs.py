@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from refstore_purge import purge_run
+from refstore_gc import gc_run
+from refstore_purge import purge_cleanup, purge_run
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_run import IdsFile, PurgeOptions
 from tests.offline.world import World
@@ -18,7 +20,8 @@ from tests.purge.tracking import guestids
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
-
+run_nightly = partial(gc_run.run_nightly, clean_up=purge_cleanup.clean_up)
+"""The offline job of a lake that has purges."""
 Purge = Callable[..., PurgeReport]
 """Purges guests."""
 

@@ -11,12 +11,15 @@ import pytest
 
 import refstore_gc
 from refstore import StepProgress
+from refstore.configuration.settings import embedded_urls
 from refstore.errors import Conflict, Corrupt, Invalid, InvalidRules, InvalidSettings, NotFound, ObjectsUnavailable
 from refstore.gc_marks import barrier_seconds
+from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
 from refstore_gc import CleanupSummary, ObjectCount, collect, confirm, gc_run, status
 from refstore_gc.run_context import BreakerLimits, GcOptions
 from refstore_reaper import reap
+from tests.durations import unchecked_lake
 from tests.offline.world import World, folder_of
 
 if TYPE_CHECKING:
@@ -149,6 +152,24 @@ def test_what_stops_a_repository_is_raised_for_one_and_told_for_a_lake(
     assert (report.mark, report.deleted_count) == (None, ObjectCount())
 
 
+def test_a_store_that_cannot_be_opened_stops_no_other_repository(world: World) -> None:
+    world.let_one_expire()
+    archive = world.lake.create_repository("archive", grace_seconds=0)
+    real = world.lake.open_store
+
+    def opened(url: str) -> ObjectStore:
+        if url == archive.record.namespace:
+            raise Corrupt("the disk is not there")
+        return real(url)
+
+    kv, objects = embedded_urls(world.folder)
+    with unchecked_lake(kv, f"{objects}?fsync=0", clock=world.clock) as lake:
+        lake.open_store = opened
+        broken, sales = collect(lake)
+    assert [(each.step, type(each.error)) for each in broken.errors] == [("run", Corrupt)]
+    assert (broken.repository, broken.waiting, sales.deleted_count) == ("archive", [], ObjectCount(1, 3))
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -157,6 +178,7 @@ def test_what_stops_a_repository_is_raised_for_one_and_told_for_a_lake(
         ({"rules": '{"default_retention_days": 3}'}, Invalid),
         ({"rules": "{", "dry_run": True}, InvalidRules),
         ({"mode": "shred"}, InvalidSettings),
+        ({"engine": "hadoop"}, InvalidSettings),
         ({"grace": timedelta(-1)}, InvalidSettings),
         ({"share_max": 2}, InvalidSettings),
         ({"only": "sweep", "mark_id": "nothing"}, NotFound),

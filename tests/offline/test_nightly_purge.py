@@ -17,7 +17,7 @@ from refstore_gc.gc_run import GcOptions
 from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_run
 from tests.commands import Command
-from tests.offline.purge_runs import options_of
+from tests.offline.purge_runs import options_of, run_nightly
 from tests.offline.world import World
 from tests.purge.tracking import DOCUMENT, PREFIX, event, guestids, onboard, parquet
 
@@ -125,7 +125,7 @@ def test_what_was_deleted_stands_in_the_table_of_the_report(refstore: Command, e
     purge(world, engines)
     for days, line in ((0, "purges: not deleted: backups that stay for now"), (2, "purges: backups past their days")):
         world.clock.sleep(days * 86_400)
-        nightly.run_nightly(world.ctx, engines, GcOptions())
+        run_nightly(world.ctx, engines, GcOptions())
         shown = refstore.ok("gc", "status", "sales", "last").out
         (told,) = [each for each in shown.splitlines() if each.startswith("purges: ")]
         assert told.split("  ")[0] == line

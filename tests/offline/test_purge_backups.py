@@ -15,11 +15,10 @@ from refstore.errors import CorruptObject, KVWentBack, NotFound
 from refstore.kv_recovery.manifest_check import check_repository
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import ObjectCount
-from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_cleanup, restore_backups
 from refstore_purge.restore_backups import RestoreScope
 from tests.durations import unchecked_lake
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import purge_with, run_nightly
 from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import SkippingClock, World
 from tests.purge.tracking import guestids
@@ -171,7 +170,7 @@ class TestTheEndOfBackups:
         identity = one_object(world)
         published = rewrite(world.repo, "main", "a/x", NEW)
         settle(world)
-        ran = nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
+        ran = run_nightly(world.ctx, engines, GcOptions(is_full=True))
         assert ran.latest_summary.purge_cleanup is not None
         assert ran.latest_summary.purge_cleanup.backups == ObjectCount(1, len(OLD))
         assert world.data() == {content_of(published)}
@@ -279,7 +278,7 @@ def test_a_bucket_that_refuses_a_whole_bulk_delete_has_failed_and_the_night_goes
                 if request.is_bulk_delete and any("/data/" in key for key in request.delete_keys)
                 else None
             )
-            ran = nightly.run_nightly(repo.context, engines, GcOptions(grace_days=30, min_age_seconds=0))
+            ran = run_nightly(repo.context, engines, GcOptions(grace_days=30, min_age_seconds=0))
             assert ran.failed_objects == 1
             assert ran.mark_summary.purge_cleanup is not None
             (why,) = ran.mark_summary.purge_cleanup.failures

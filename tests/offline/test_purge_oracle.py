@@ -34,12 +34,11 @@ from refstore.core.ids import Address
 from refstore.errors import Gone, NotFound, RefstoreError
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore_gc.gc_run import GcOptions
-from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_cleanup, purge_run, remaining_places, restore_backups, verify
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.restore_backups import RestoreScope
 from tests.offline.killed import Killed, killed_at
-from tests.offline.purge_runs import options_of, purge_with
+from tests.offline.purge_runs import options_of, purge_with, run_nightly
 from tests.offline.world import World
 from tests.reaping import delete_due, release_all
 
@@ -259,7 +258,7 @@ class Model:
 
     def night(self) -> None:
         self.world.age(days=2)
-        nightly.run_nightly(self.world.ctx, self.engines, GcOptions(is_full=self.rng.random() < 0.3))
+        run_nightly(self.world.ctx, self.engines, GcOptions(is_full=self.rng.random() < 0.3))
 
     def reap(self) -> None:
         release_all(self.world.repo)
@@ -443,7 +442,7 @@ def play(folder: Path, engines: Engines, seed: int, steps: int) -> None:
             world.clock.sleep(2 * 86_400)
             world.age(days=4)
             model.reap()
-            nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
+            run_nightly(world.ctx, engines, GcOptions(is_full=True))
             model.compare_places()
         model.compare()
         model.compare_store()

@@ -10,9 +10,8 @@ import pytest
 from refstore.errors import KVSettling, KVWentBack
 from refstore.kv_recovery import reconciliation
 from refstore_gc.gc_run import GcOptions
-from refstore_purge import nightly_job as nightly
 from refstore_purge import purge_cleanup, verify
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import purge_with, run_nightly
 from tests.offline.test_restored_kv import back_up, found, later, restore
 from tests.offline.world import World
 from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
@@ -53,7 +52,7 @@ def test_a_copy_of_the_kv_is_put_back(world: World, engines: Engines, backup_end
         with contextlib.suppress(KVWentBack, KVSettling):  # a KV that knows of no purge has nothing to clean
             assert purge_cleanup.clean_up(world.ctx).backups.objects == 0
         with pytest.raises((KVWentBack, KVSettling)):
-            nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
+            run_nightly(world.ctx, engines, GcOptions(is_full=True))
     assert world.data() == stored  # nothing is deleted, whatever the KV says
     reconciliation.restore_lost_records(world.lake)
     reconciliation.settle_lake(world.lake, accept=False, clients_stopped=True)
@@ -63,7 +62,7 @@ def test_a_copy_of_the_kv_is_put_back(world: World, engines: Engines, backup_end
     later(world)
     world.clock.sleep(31 * 86_400)
     world.age()
-    nightly.run_nightly(world.ctx, engines, GcOptions(is_full=True))
+    run_nightly(world.ctx, engines, GcOptions(is_full=True))
     assert world.data() == {content}
     assert rows_at(world.repo, "main", PATH) == LEFT
     assert found(world).ok

@@ -33,8 +33,8 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     from refstore_gc.engines.choice import open_engines
     from refstore_gc.gc_run import GcOptions
     from refstore_gc.run_context import BreakerLimits
-    from refstore_purge.nightly_job import run_nightly
     from tests.engines import SPARK
+    from tests.offline.purge_runs import run_nightly
 
     options = GcOptions(grace_days=0, min_age_seconds=0, limits=BreakerLimits(share_max=1), take_over=True)
     with open_engines(SPARK) as engines, _blind() if blind else nullcontext():

@@ -40,6 +40,11 @@ def no_engines(*_: object) -> Generator[None, None, None]:
     yield
 
 
+def made(repository: str) -> Any:
+    """What was marked."""
+    return SimpleNamespace(repository=repository, mark_id="", purge_cleanup=None)
+
+
 def collected(asked: list[str]) -> Callable[..., Any]:
     """`run_nightly`, that fails in one repository."""
 
@@ -50,9 +55,7 @@ def collected(asked: list[str]) -> Callable[..., Any]:
         return SimpleNamespace(
             sweep_summaries=(),
             waiting_marks=(),
-            failed_objects=0,
-            mark_summary=None,
-            latest_summary={"repository": ctx.name},
+            mark_summary=made(ctx.name),
         )
 
     return collect
@@ -62,7 +65,7 @@ def test_a_failing_repository_stops_no_other_repositorys_collection(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(nightly_job, "run_nightly", collected(asked))
+    monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
     troubles = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Conflict)]
     assert asked == ["broken", "sales"]
@@ -82,7 +85,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
     with open_lake_at(kv, f"{objects}?fsync=0") as again:
         again.open_store = opened
         asked: list[str] = []
-        monkeypatch.setattr(nightly_job, "run_nightly", collected(asked))
+        monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
         troubles = run_all(again, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
     assert asked == ["sales"]
@@ -101,16 +104,14 @@ def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
         return SimpleNamespace(
             sweep_summaries=(),
             waiting_marks=[waiting],
-            failed_objects=0,
-            mark_summary=None,
-            latest_summary={"repository": "sales"},
+            mark_summary=made("sales"),
         )
 
-    monkeypatch.setattr(nightly_job, "run_nightly", collect)
+    monkeypatch.setattr(gc_run, "run_nightly", collect)
     monkeypatch.setattr(nightly_job, "purge_again", purge)
     job = Job("run", GcOptions(), purge_key=b"k")
     ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
-    assert (ran.done, ran.purges) == ([{"repository": "sales"}], [])
+    assert (ran.done, ran.purges) == ([made("sales")], [])
     assert [(name, type(error)) for name, error in ran.troubles] == [("sales", Conflict)]
     assert "sales: " in capsys.readouterr().err, "the mark that waits for the bucket is told, too"
 
@@ -124,12 +125,10 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
         return SimpleNamespace(
             sweep_summaries=(),
             waiting_marks=(),
-            failed_objects=0,
-            mark_summary=None,
-            latest_summary={"repository": ctx.name},
+            mark_summary=made(ctx.name),
         )
 
-    monkeypatch.setattr(nightly_job, "run_nightly", collect)
+    monkeypatch.setattr(gc_run, "run_nightly", collect)
     done, _, _, troubles, *_ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
     assert (len(done), troubles) == (1, [])
 
@@ -275,7 +274,7 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(
     lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(nightly_job, "run_nightly", collected(asked))
+    monkeypatch.setattr(gc_run, "run_nightly", collected(asked))
     monkeypatch.setattr(gc.EngineRequest, "open", no_engines)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
     assert refstore("gc", "run", "nowhere").code == 3
