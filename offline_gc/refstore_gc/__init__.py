@@ -154,7 +154,7 @@ def collect(
         clean_up=clean_up,
         report_progress=report_progress or ignore_progress,
     )
-    chosen = EngineOptions.of(engine)
+    chosen = EngineOptions.make(engine)
     return (
         collect_repository(target, chosen, request)
         if isinstance(target, Repository)

@@ -133,7 +133,7 @@ class RunSteps:
                     return
             done, total = self._engine.count_tasks()
             before, jobs = self._job
-            if total:
+            if total and self._last.wait is None:  # tasks of an earlier step say nothing of a wait
                 self._report(self._progress(name, began, before * total + done, jobs * total))
             if now - shown >= CONTROL_SECONDS:
                 shown = now

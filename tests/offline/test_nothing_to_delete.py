@@ -31,7 +31,7 @@ COMPLETE, MARKED, SWEPT, ACTIVE = (
 
 
 def lifetimes(world: World, *commits: CommitId) -> list[CommitLifetime]:
-    known = {line.commit: line.lifetime for branch in world.repo.branches() for line in branch.history()}
+    known = {line.commit.id: line.lifetime for branch in world.repo.branches() for line in branch.history()}
     return [known[commit] for commit in commits]
 
 

@@ -30,7 +30,7 @@ def night(world: World, engines: Engines, *, days: float = 0, full: bool = False
 
 
 def lifetime(world: World, commit: CommitId) -> CommitLifetime:
-    return next(line.lifetime for line in world.repo.history("main") if line.commit == commit)
+    return next(line.lifetime for line in world.repo.history("main") if line.commit.id == commit)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_what_an_unmark_takes_back_is_told_nowhere_any_more(
     if orphan:
         world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
         world.age()
-    first = next(line.commit for line in repo.history("main") if repo.stat_many(line.commit, ["z"]))
+    first = next(line.commit.id for line in repo.history("main") if repo.stat_many(line.commit.id, ["z"]))
     address, other = world.address(old, "a"), world.address(first, "z")
     mark_id = night(world, engines).mark_id
     assert [mark.mark_id for mark in repo.why(address).marked] == [mark_id]

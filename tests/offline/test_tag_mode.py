@@ -111,7 +111,7 @@ def test_what_is_tagged_is_out_of_sight_from_the_tagging_on_and_the_rest_is_not(
         assert gone in data_of(repo), "the bucket has not deleted it"
 
         def told() -> str:
-            line = next(each for each in client.history("main") if each.commit == expired)
+            line = next(each for each in client.history("main") if each.commit.id == expired)
             return lifetime_words(line)
 
         with pytest.raises(Gone, match="for the bucket to delete"):

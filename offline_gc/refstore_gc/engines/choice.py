@@ -40,7 +40,7 @@ class EngineOptions:
             raise InvalidSettings(f"{self.choice!r} is not an engine; use auto, local or spark")
 
     @classmethod
-    def of(cls, engine: Choice | EngineOptions) -> EngineOptions:
+    def make(cls, engine: Choice | EngineOptions) -> EngineOptions:
         """Return what a caller chose. Raises InvalidSettings."""
         return engine if isinstance(engine, EngineOptions) else cls(choice=engine)
 
