@@ -15,6 +15,7 @@ from refstore.core.ids import Address, BranchName, Token
 from refstore.errors import Gone
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.stage_entries import Placement, place
+from refstore.public_types import stored_entry
 from refstore.records.reference_records import Reference
 from refstore_purge import purge_cleanup, purge_plan, restore_backups
 from refstore_purge.purge_report import PurgeReport
@@ -293,8 +294,9 @@ class TestWhatMovesWhileTheRunLists:
         world.repo.upload(branch, path, b"a picture", metadata={"guest": "bob"})
         world.repo.delete(branch, path)
         (lost,) = world.repo.list_trash()
-        ctx, entry = world.ctx, lost.entry
-        assert entry is not None
+        ctx = world.ctx
+        assert lost.entry is not None
+        entry = stored_entry(lost.entry)
         token = ctx.branches.read_open(branch).record.token
         ctx.references.add([(lost.address, Reference(token, path, entry.reference_id))], on_empty=True)
         meanwhile(lambda: place(ctx, branch, token, [Placement(path, entry=entry, is_referenced=True)], on_empty=True))
