@@ -25,7 +25,7 @@ BODY = f"guest,n\n{SECRET},1\nguest-2,2\n{SECRET},3\n".encode()
 @pytest.fixture
 def repo(tmp_path: Path) -> Generator[Repository]:
     """A repository of an embedded lake, with three rows of which two are to be purged."""
-    with refstore.open(tmp_path / "lake") as lake:
+    with refstore.create(tmp_path / "lake") as lake:
         made = lake.create_repository("sales")
         made.upload("main", "visits/a.csv", BODY)
         made.commit("main", "visits")

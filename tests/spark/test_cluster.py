@@ -50,18 +50,16 @@ def test_a_worker_that_is_killed_in_a_sweep_costs_nothing_but_time(tmp_path: Pat
             "SPARK_LOCAL_IP": "127.0.0.1",
             "JDK_JAVA_OPTIONS": QUICK_JAVA,
         }
-        command = [sys.executable, "-m", "refstore", "gc", "--json"]
+        command = [sys.executable, "-m", "refstore", "gc", "--json", "run", "sales", "--only"]
         there = ["--master", spark.url, *CONF, *LOOPBACK]
         ages = ["--grace", "0", "--min-age", "0", "--breaker-share", "1"]
-        marked = subprocess.run([*command, "mark", "sales", *ages, *there], env=env, capture_output=True, check=False)
+        marked = subprocess.run([*command, "mark", *ages, *there], env=env, capture_output=True, check=False)
         assert marked.returncode == 0, marked.stderr.decode()[-3000:]
         (summary,) = json.loads(marked.stdout)["runs"]
         assert summary["marked"]["objects"] == ORPHANS
         files = world.blobs / "_refstore" / "gc" / summary["mark_id"]
         units = len(list((files / "mark").iterdir()))
-        sweep = subprocess.Popen(
-            [*command, "sweep", "sales", *there], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        sweep = subprocess.Popen([*command, "sweep", *there], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             while sweep.poll() is None and not list((files / "sweep").glob("*.parquet")):
                 time.sleep(0.005)
