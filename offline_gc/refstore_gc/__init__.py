@@ -4,7 +4,7 @@ of `docs/protocol.md`).
 `collect` runs it from an application, `status` lists the marks, and `confirm` allows the sweep of a large one;
 `Repository.unmark` makes commits active again.
 
-    collection.py             run in one repository or all of them, for `collect`
+    collection.py             run in one repository or all of them, for `collect` and `refstore gc run`
     collect_report.py         what these functions report
     mark.py                   mark what nobody needs: rule 13 in one function; and simulate it
     sweep.py                  delete, or tag, what a mark holds, by the rules of today: rule 14
