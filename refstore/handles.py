@@ -72,6 +72,10 @@ class Ref:
     def __str__(self) -> str:
         return self.name
 
+    def _use(self) -> str:
+        """Return the name, for a call of another handle that reads this one, or writes to it."""
+        return self.name
+
     def get_commit(self) -> Commit:
         """Return the commit that the ref names; for a branch, its head."""
         return self.repository.get_commit(self.name)
@@ -131,11 +135,11 @@ class Ref:
 
     def copy(self, path: str, *, to_branch: str | Branch, to_path: str | None = None) -> Entry:
         """Give the object at a path another name on a branch. No data is read."""
-        return self.repository.copy(self.name, path, to_branch=str(to_branch), to_path=to_path)
+        return self.repository.copy(self.name, path, to_branch=_name_of(to_branch), to_path=to_path)
 
     def copy_many(self, copies: Iterable[Copy], *, to_branch: str | Branch) -> Sequence[Entry]:
         """Copy in batches of 1,000."""
-        return self.repository.copy_many(self.name, copies, to_branch=str(to_branch))
+        return self.repository.copy_many(self.name, copies, to_branch=_name_of(to_branch))
 
     # ---- history
 
@@ -149,11 +153,11 @@ class Ref:
 
     def diff(self, *, to: str | Ref, prefix: str = "", after: str = "") -> Iterator[PathChange]:
         """List, in path order, the changes that lead from this ref's commit to the commit of the ref `to`."""
-        return self.repository.diff(self.name, to=str(to), prefix=prefix, after=after)
+        return self.repository.diff(self.name, to=_name_of(to), prefix=prefix, after=after)
 
     def merge_base(self, *, other: str | Ref) -> CommitId | None:
         """Return the best common ancestor of the commits of this and another ref; None if there is none."""
-        return self.repository.merge_base(self.name, other=str(other))
+        return self.repository.merge_base(self.name, other=_name_of(other))
 
 
 class Branch(Ref):
@@ -415,18 +419,18 @@ class Branch(Ref):
     ) -> Commit:
         """Merge a ref into this branch, as `Repository.merge` does, and return the new commit."""
         return self.repository.merge(
-            str(source), into=self.name, message=message, strategy=strategy, squash=squash, **details
+            _name_of(source), into=self.name, message=message, strategy=strategy, squash=squash, **details
         )
 
     def revert(self, ref: str | Ref, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]) -> Commit:
         """Undo a commit by a new one on the branch, and return the new one."""
-        return self.repository.revert(str(ref), on=self.name, parent=parent, message=message, **details)
+        return self.repository.revert(_name_of(ref), on=self.name, parent=parent, message=message, **details)
 
     def cherry_pick(
         self, ref: str | Ref, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
     ) -> Commit:
         """Apply a commit's changes again by a new one on the branch, and return the new one."""
-        return self.repository.cherry_pick(str(ref), onto=self.name, parent=parent, message=message, **details)
+        return self.repository.cherry_pick(_name_of(ref), onto=self.name, parent=parent, message=message, **details)
 
     def diff(self, *, to: str | Ref | None = None, prefix: str = "", after: str = "") -> Iterator[PathChange]:
         """List, in path order, what is staged on the branch; or the changes that lead from its head to the ref `to`."""
@@ -458,5 +462,13 @@ class Tag(Ref):
         self.repository.delete_tag(self.name)
 
 
+@overload
+def _name_of(ref: str | Ref) -> str: ...
+
+
+@overload
+def _name_of(ref: str | Ref | None) -> str | None: ...
+
+
 def _name_of(ref: str | Ref | None) -> str | None:
-    return None if ref is None else str(ref)
+    return ref._use() if isinstance(ref, Ref) else ref

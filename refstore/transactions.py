@@ -53,10 +53,14 @@ class Transaction(Branch):
     @property
     def repository(self) -> Repository:
         """The repository, for a call on the branch; the lease holds. Raises TransactionEnded."""
+        self._use()
+        return self._repository
+
+    def _use(self) -> str:
         left_ms = self._begun.lease_until_ms - self._repository.context.clock.now_ms() if self._begun else 0
         if left_ms * 2 < self._lease_ms:
             self.renew()
-        return self._repository
+        return self.name
 
     def __enter__(self) -> Transaction:
         if self._begun is not None:

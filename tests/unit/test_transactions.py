@@ -45,11 +45,15 @@ class _Broken(Exception):
 
 
 def branches(repo: Repository) -> list[str]:
-    return [name for name, _ in repo.branches() if name != "main"]
+    return [each.name for each in repo.branches() if each.name != "main"]
 
 
 def messages(repo: Repository) -> list[str]:
-    return [commit.record.message for commit in repo.log("main")]
+    return [commit.message for commit in repo.log("main")]
+
+
+def lease_of(repo: Repository, branch: str) -> int:
+    return repo.context.branches.read_open(BranchName(branch)).record.lease_until_ms
 
 
 def run(
@@ -77,7 +81,7 @@ def test_it_is_merged_as_one_commit(repo: Repository) -> None:
         tx.upload("a", b"new")
         tx.delete("b")
         tx.move("c", to_path="moved")
-        tx.copy("main", "c", to_path="copied")
+        repo.ref("main").copy("c", to_branch=tx, to_path="copied")
         assert [item.path for item in tx.list()] == ["a", "copied", "moved"]
         assert (tx.read("a"), b"".join(tx.get("moved")), tx.stat("a").size_bytes) == (b"new", b"old", 3)
         assert tx.name in repr(tx)
@@ -85,7 +89,7 @@ def test_it_is_merged_as_one_commit(repo: Repository) -> None:
     assert contents(repo, "main") == {"a": b"new", "copied": b"old", "moved": b"old"}
     assert messages(repo) == ["load 28", "before", "Repository created"]
     commit = repo.get_commit("main")
-    assert (commit.id, commit.record.committer, commit.record.metadata) == (tx.merged_commit, "ada", {"job": "7"})
+    assert (commit.id, commit.committer, commit.metadata) == (tx.merged_commit, "ada", {"job": "7"})
     assert branches(repo) == []
 
 
@@ -112,7 +116,7 @@ def test_one_that_changes_nothing_makes_no_commit(repo: Repository) -> None:
         pass
     assert tx.merged_commit is None
     with repo.transaction("main", "the same") as tx:
-        tx.copy("main", "a", to_path="b")
+        repo.ref("main").copy("a", to_branch=tx, to_path="b")
         tx.delete("b")
     assert tx.merged_commit is None
     assert (messages(repo)[0], branches(repo)) == ("before", [])
@@ -133,7 +137,7 @@ def test_after_an_error_what_it_staged_is_in_the_trash(repo: Repository) -> None
     (name,) = names
     assert (contents(repo, "main"), branches(repo), tx.merged_commit) == ({}, [], None)
     assert [(item.branch, item.path, item.cause) for item in repo.list_trash()] == [(name, "a", "branch-deleted")]
-    repo.restore_many("main", lost_on=name)
+    repo.restore_many(name, to="main")
     assert contents(repo, "main") == {"a": b"1"}
 
 
@@ -145,7 +149,7 @@ def test_a_conflict_names_the_paths_and_loses_nothing(repo: Repository) -> None:
     assert "the transaction is not in 'main', and nothing of it is lost" in str(conflict.value)
     assert f"hidden branch {name!r} until " in str(conflict.value)
     assert (contents(repo, "main"), contents(repo, name)) == ({"a": b"theirs"}, {"a": b"1"})
-    repo.merge("main", name, strategy="source-wins")
+    repo.merge(name, into="main", strategy="source-wins")
     assert contents(repo, "main") == {"a": b"1"}
 
 
@@ -154,12 +158,12 @@ def test_it_waits_for_staged_changes_of_others_and_not_for_long(repo: Repository
         run(repo, lambda: repo.upload("main", "b", b"2"))
     assert clock.slept_seconds == [0.5, 1, 2, 4, 8]
     repo.commit("main", "theirs")
-    repo.merge("main", branches(repo)[0])
+    repo.merge(branches(repo)[0], into="main")
     assert contents(repo, "main") == {"a": b"1", "b": b"2"}
 
 
 def test_a_target_that_is_gone_loses_nothing(repo: Repository) -> None:
-    repo.create_branch("dev", "main")
+    repo.create_branch("dev", source="main")
     with pytest.raises(BranchNotFound, match=r"hidden branch 'refstore-transaction-"):
         run(repo, lambda: repo.delete_branch("dev"), target="dev")
     assert contents(repo, branches(repo)[0]) == {"a": b"1"}
@@ -182,15 +186,37 @@ def test_it_is_used_in_its_with_statement_only(repo: Repository) -> None:
 class TestLease:
     def test_each_call_renews_it_when_half_of_it_is_over(self, repo: Repository, clock: FakeClock) -> None:
         with repo.transaction("main", "load") as tx:
-            before = repo.get_branch(tx.name).lease_until_ms
-            assert before == clock.now_ms() + LEASE_MS
+            assert lease_of(repo, tx.name) == clock.now_ms() + LEASE_MS
             for _ in range(3):
                 clock.advance(LEASE_SECONDS * 0.4)
                 tx.list()
                 clock.advance(LEASE_SECONDS * 0.4)
                 tx.upload("a", b"1")
-                assert repo.get_branch(tx.name).lease_until_ms == clock.now_ms() + LEASE_MS
+                assert lease_of(repo, tx.name) == clock.now_ms() + LEASE_MS
         assert contents(repo, "main") == {"a": b"1"}
+
+    def test_a_call_that_writes_to_it_from_elsewhere_renews_it(self, repo: Repository, clock: FakeClock) -> None:
+        repo.upload("main", "a", b"1")
+        repo.commit("main", "before")
+        repo.create_tag("v1", ref="main")
+        main = repo.ref("v1")
+        with repo.transaction("main", "load") as tx:
+            for number in range(3):
+                clock.advance(LEASE_SECONDS * 0.7)
+                main.copy("a", to_branch=tx, to_path=f"copy {number}")
+                assert lease_of(repo, tx.name) == clock.now_ms() + LEASE_MS
+                clock.advance(LEASE_SECONDS * 0.7)
+                assert main.merge_base(other=tx) == tx.head
+                assert lease_of(repo, tx.name) == clock.now_ms() + LEASE_MS
+        assert [item.path for item in main.list()] == ["a"]
+        assert contents(repo, "main").keys() == {"a", "copy 0", "copy 1", "copy 2"}
+
+    def test_a_call_that_writes_to_it_from_elsewhere_is_refused(self, repo: Repository, clock: FakeClock) -> None:
+        repo.upload("main", "a", b"1")
+        tx = repo.transaction("main", "load").__enter__()
+        clock.advance(LEASE_SECONDS + 1)
+        with pytest.raises(TransactionEnded):
+            repo.branch("main").copy("a", to_branch=tx)
 
     def test_a_writer_that_was_paused_for_longer_does_not_merge(self, repo: Repository, clock: FakeClock) -> None:
         with pytest.raises(TransactionEnded, match=r"its lease ran out at .+Z; begin another one"):
@@ -242,7 +268,7 @@ class TestReaper:
         assert contents(world.repo, "main") == {"a": b"1"}
 
     def test_it_keeps_hidden_branches_of_others(self, world: World) -> None:
-        world.repo.create_branch("mine", "main", hidden=True)
+        world.repo.create_branch("mine", source="main", hidden=True)
         world.clock.advance(10 * LEASE_SECONDS)
         assert world.run_pass().ended == 0
         assert branches(world.repo) == ["mine"]
@@ -309,7 +335,7 @@ with refstore.open(kv=sys.argv[1], objects=sys.argv[2]) as lake:
 
 def test_a_writer_that_is_killed_leaves_only_what_the_reaper_ends(tmp_path: Path) -> None:
     kv, objects = f"sqlite://{tmp_path}/kv", f"file://{tmp_path}/objects"
-    with refstore.open(kv=kv, objects=objects) as lake:
+    with refstore.create(kv=kv, objects=objects) as lake:
         repo = lake.create_repository("sales")
         repo.upload("main", "before", b"0")
         repo.commit("main", "before")
