@@ -44,11 +44,14 @@ class Transaction(Branch):
         """Renew the lease now. Every other call does so when half of the lease is over; call this if it is shorter than
         what you compute between two calls. Raises TransactionEnded.
         """
-        name, ctx = self.name, self._repository.context
-        with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
-            until_ms = transaction.renew(ctx, name, self._lease_ms)
-        if self._begun is not None:
+        self._hold(0)
+
+    def _hold(self, until_ms: int) -> BranchName:
+        name = self.name
+        until_ms = transaction.hold(self._repository.context, name, until_ms, self._lease_ms)
+        if self._begun is not None:  # another thread may have ended it
             self._begun = self._begun._replace(lease_until_ms=until_ms)
+        return name
 
     @property
     def repository(self) -> Repository:
@@ -57,10 +60,7 @@ class Transaction(Branch):
         return self._repository
 
     def _use(self) -> str:
-        left_ms = self._begun.lease_until_ms - self._repository.context.clock.now_ms() if self._begun else 0
-        if left_ms * 2 < self._lease_ms:
-            self.renew()
-        return self.name
+        return self._hold(self._begun.lease_until_ms if self._begun else 0)
 
     def __enter__(self) -> Transaction:
         if self._begun is not None:

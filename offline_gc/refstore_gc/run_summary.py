@@ -68,8 +68,6 @@ class CleanupSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What runs wrote and did not publish."""
     pending_deletions: ObjectCount = ObjectCount()
     """What an earlier cleaning had begun to delete."""
-    branches: int = 0
-    """Hidden branches of runs that were killed."""
     held_contents: int = 0
     """Objects of which a legal hold keeps the backups."""
     waiting_contents: ObjectCount = ObjectCount()
@@ -88,7 +86,6 @@ class CleanupSummary(msgspec.Struct, frozen=True, kw_only=True):
             "trash of restores past its days": self.trash,
             "left by attempts of runs": self.attempts,
             "left by an earlier cleaning": self.pending_deletions,
-            "hidden branches of runs that were killed": ObjectCount(self.branches),
             KEPT_AS_VERSION_OUTCOME: self.kept_contents,
             "not deleted: backups that stay for now": self.waiting_contents,
             "not deleted: objects whose backups a legal hold keeps": ObjectCount(self.held_contents),

@@ -18,13 +18,16 @@ import msgspec
 
 from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
-from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
+from refstore.core.ids import BranchName
+from refstore.errors import BranchNotFound, Conflict, NothingToCommit
+from refstore.operations import branch as branch_operation
 from refstore.operations import commit as commit_operation
+from refstore.operations import transaction
 from refstore.operations.commit import CommitOptions
 from refstore.operations.copy import Copy
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
+from refstore.operations.transaction import LEASE_MS
 from refstore.operations.upload import Link, Upload
-from refstore.public_types import Commit
 from refstore.purge_document.document import Dataset
 from refstore.repository import Repository
 from refstore_purge.outcomes import SUMMARY, ObjectResult
@@ -39,9 +42,6 @@ WrittenObject = tuple[PurgeObject, ObjectResult]
 """An object, and what was written for it."""
 REWRITES_PER_CORE: Final = 32
 """How many objects each core writes in one call of the engine: their addresses are issued before, and expire."""
-
-WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
-"""How long to wait between tries while a branch has staged changes."""
 
 
 class HeadPublisher(Publisher):
@@ -191,8 +191,8 @@ class BranchPublication:
         publish   commit the hidden branch, and merge that into the branch as one commit
 
     What is staged on the branch stays staged, and then the merge is refused. If the branch changed one of the paths
-    meanwhile, it conflicts. The next attempt looks at the new head. A run that is killed leaves hidden branches, which
-    the next run deletes; what they staged goes as with any other branch.
+    meanwhile, it conflicts. The next attempt looks at the new head. The branches have leases, as that of a transaction
+    has (rule 24): the reaper ends those that a killed run left, and what they staged goes as with any other branch.
     """
 
     def __init__(self, repo: Repository, run: str, attempt: int, heads: dict[str, str]) -> None:
@@ -200,15 +200,18 @@ class BranchPublication:
         self._run = run
         self._heads = heads
         self._hidden = {
-            branch: f"{HIDDEN_BRANCHES}{run}-{attempt}-{number}" for number, branch in enumerate(sorted(heads))
+            branch: BranchName(f"{HIDDEN_BRANCHES}{run}-{attempt}-{number}")
+            for number, branch in enumerate(sorted(heads))
         }
-        self._opened: set[str] = set()
+        self._leases: dict[BranchName, int] = {}
+        """Until when the lease of each hidden branch holds that was opened, in ms."""
         self._copies: dict[str, list[tuple[BranchPath, str]]] = {}
         """By branch: other names of what is staged on the branch of a first name."""
         self._paths: dict[str, int] = {}
 
     def issue(self, purge_objects: Sequence[PurgeObject]) -> dict[str, tuple[str, str]]:
         """Return an address and its token for each object, by its present address."""
+        self._hold_leases()
         issued: dict[str, tuple[str, str]] = {}
         for branch in sorted({purge_object.names[0].branch for purge_object in purge_objects}):
             mine = [purge_object for purge_object in purge_objects if purge_object.names[0].branch == branch]
@@ -228,6 +231,7 @@ class BranchPublication:
         """Link what was written, by the tokens of `issue`; return the address of each, which may be that of a copy
         (`safety.copy_linked`). Other names follow when the branch of the first one is committed.
         """
+        self._hold_leases()
         addresses: list[str] = []
         for purge_object, token, done in rewritten:
             first, *others = purge_object.names
@@ -260,7 +264,8 @@ class BranchPublication:
         `write_summaries` writes the summary files of a branch, which `branches` have, when all else is on the hidden
         one, and returns how many; `note` is told of each commit as soon as it is there.
 
-        Raises Unavailable; then some branches may have their commits, and the next attempt finds nothing to do there.
+        Raises Unavailable, TransactionEnded (the run was paused for longer than a lease); then some branches may have
+        their commits, and the next run finds nothing to do there.
         """
         published: list[PublishedCommit] = []
         refused: dict[str, str] = {}
@@ -268,6 +273,7 @@ class BranchPublication:
         # in order, because a first name is on the first of its branches
         for branch in sorted({*self._paths, *self._copies, *branches}):
             hidden = self._open_hidden_branch(branch)
+            self._hold_leases()
             copies = self._copies.get(branch, [])
             for source in sorted({first.branch for first, _ in copies}):
                 ref = hidden if source == branch else commits[source]
@@ -277,10 +283,13 @@ class BranchPublication:
             if not paths:
                 continue
             options = CommitOptions(message=message).with_notes({PURGE_NOTE: self._run})
+            ctx = self._repo.context
             with self._limit_operation():
-                commits[branch] = commit_operation.commit(self._repo.context, ids.branch_name(hidden), options).id
+                commits[branch] = commit_operation.commit(ctx, hidden, options).id
             try:
-                landed = self.merge_commit(commits[branch], branch, options)
+                with self._limit_operation():
+                    self._leases[hidden] = transaction.renew(ctx, hidden, LEASE_MS)  # before the merge: rule 24
+                    landed = transaction.merge_when_clean(ctx, commits[branch], ids.branch_name(branch), options)
             except NothingToCommit:
                 continue
             except (Conflict, BranchNotFound) as error:
@@ -290,33 +299,26 @@ class BranchPublication:
             note(published[-1])
         return published, refused
 
-    def merge_commit(self, commit: str, branch: str, options: CommitOptions) -> Commit:
-        """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
-        context, name = self._repo.context, ids.branch_name(branch)
-
-        def merge() -> Commit:
-            with self._limit_operation():
-                return commit_operation.merge(context, name, commit, options, squash=True)
-
-        for seconds in WAITS_SECONDS:
-            with suppress(DirtyBranch):
-                return merge()
-            context.clock.sleep(seconds)
-        return merge()
-
     def _limit_operation(self) -> AbstractContextManager[None]:
         context = self._repo.context
         return deadline.limit_operation(context.clock, context.safety.operation_deadline_seconds)
 
     def close(self) -> None:
         """Delete the hidden branches; what they committed stays where it was merged."""
-        for name in sorted(self._opened):
+        for name in sorted(self._leases):
             with suppress(BranchNotFound):
                 self._repo.delete_branch(name)
 
-    def _open_hidden_branch(self, branch: str) -> str:
-        name = self._hidden[branch]
-        if name not in self._opened:
-            self._repo.create_branch(name, source=self._heads[branch], hidden=True)
-            self._opened.add(name)
+    def _open_hidden_branch(self, branch: str) -> BranchName:
+        name, ctx = self._hidden[branch], self._repo.context
+        if name not in self._leases:
+            until_ms = ctx.clock.now_ms() + LEASE_MS
+            with self._limit_operation():
+                branch_operation.create_branch(ctx, name, self._heads[branch], hidden=True, lease_until_ms=until_ms)
+            self._leases[name] = until_ms
         return name
+
+    def _hold_leases(self) -> None:
+        """Renew the leases of which half is over; those of branches that nothing was written to, too."""
+        for name, until_ms in self._leases.items():
+            self._leases[name] = transaction.hold(self._repo.context, name, until_ms, LEASE_MS)

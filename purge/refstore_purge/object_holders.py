@@ -39,7 +39,7 @@ class HolderKind(IntEnum):
     COMMIT = 2
     """In another commit, which can be read or unmarked."""
     HIDDEN = 3
-    """On a hidden branch, which a run of the purge made."""
+    """On a hidden branch: of a run of the purge, of a transaction, or of somebody else."""
     SWEEP = 4
     """In commits alone whose sweep began."""
 

@@ -2,7 +2,7 @@
 
     backups     originals that are older than the document's days, or not among the newest versions
     trash       what a restore replaced, past the days of trash
-    attempts    what runs wrote and did not publish, and hidden branches of runs that were killed
+    attempts    what runs wrote and did not publish
     going       what an earlier cleaning had begun to delete
     (the store tells the sizes of the last two, which no record has)
 
@@ -15,25 +15,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
 from refstore.context import Context
-from refstore.core import deadline
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address, BranchName, Path, Token
+from refstore.core.ids import Address, Path, Token
 from refstore.core.safety import SIGNED_SECONDS
 from refstore.core.step_progress import ReportProgress, StepProgress, ignore_progress
 from refstore.core.units import DAY_MS
 from refstore.deletion_history import causes
 from refstore.deletion_history.deletion_journal import JournalWriter
-from refstore.errors import BranchNotFound, NotFound
-from refstore.operations import branch, onboard
+from refstore.errors import NotFound
+from refstore.operations import onboard
 from refstore.operations.delete_contents import delete_recorded
-from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.operations.rules_in_force import rules_in_force
 from refstore.operations.version_entries import scan_versions
@@ -46,8 +43,6 @@ from refstore.versioning.manifest import LocationsPublished, ManifestLocation
 from refstore_gc import kv_guard
 from refstore_gc.run_summary import FAILURES_SHOWN, CleanupSummary, ObjectCount
 
-ABANDONED_MS: Final = DAY_MS
-"""Hidden branches of a run that are so old were left by one that was killed."""
 PAGE: Final = 1000
 LeftoverKind = Literal["backups", "trash", "attempts", "pending_deletions"]
 _CAUSES: Final[dict[LeftoverKind, str]] = {
@@ -98,7 +93,6 @@ def _kept_days(backup: Backup, document: PurgeDocument, *, is_newest: bool) -> i
 
 @dataclass(slots=True)
 class _CleanupCounts:
-    branches: int
     counts: dict[str, ObjectCount] = field(default_factory=dict[str, ObjectCount])
     held_contents: int = 0
     failed: int = 0
@@ -109,7 +103,6 @@ class _CleanupCounts:
 
     def to_summary(self) -> CleanupSummary:
         return CleanupSummary(
-            branches=self.branches,
             held_contents=self.held_contents,
             failed_objects=self.failed,
             failures=self.failures,
@@ -126,25 +119,24 @@ def clean_up(
     """
     if dry_run:
         return _clean_up(ctx, report_progress, dry_run=True)
-    if not ctx.locations.are_announced() and not delete_abandoned_branches(ctx, dry_run=True):
+    if not ctx.locations.are_announced():
         return CleanupSummary()  # and no entry of the audit log is begun
     with ctx.audit.act("purge.clean", repository=ctx.name) as draft:
         done = _clean_up(ctx, report_progress, dry_run=False)
         gone = sum(each.objects for each in (done.backups, done.trash, done.attempts, done.pending_deletions))
-        draft.happened = bool(gone or done.branches or done.failed_objects)
+        draft.happened = bool(gone or done.failed_objects)
         draft.after = {
             "backups": done.backups.objects,
             "trash": done.trash.objects,
             "attempts": done.attempts.objects,
             "begun_before": done.pending_deletions.objects,
-            "branches": done.branches,
             "failed": done.failed_objects,
         }
     return done
 
 
 def _clean_up(ctx: Context, report_progress: ReportProgress, *, dry_run: bool) -> CleanupSummary:
-    done = _CleanupCounts(branches=delete_abandoned_branches(ctx, dry_run=dry_run))
+    done = _CleanupCounts()
     if not ctx.locations.are_announced():
         return done.to_summary()
     ends = CleanupSchedule.read(ctx)
@@ -247,24 +239,6 @@ class CleanupSchedule(NamedTuple):
 
     def expiries_of(self, location: Location) -> dict[Address, LeftoverExpiry]:
         return find_expiries(location, self.document, self.wait_ms)
-
-
-def delete_abandoned_branches(ctx: Context, *, dry_run: bool = False) -> int:
-    """Delete the hidden branches of runs that were killed; return their number."""
-    before = ctx.clock.now_ms() - ABANDONED_MS
-    old = [
-        name
-        for name, record in ctx.branches.scan_open(prefix=HIDDEN_BRANCHES)
-        if record.is_hidden and record.created_ms < before
-    ]
-    if dry_run:
-        return len(old)
-    deleted = 0
-    for name in old:
-        with suppress(BranchNotFound), deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
-            branch.delete_branch(ctx, name, default=BranchName(""))
-            deleted += 1
-    return deleted
 
 
 def read_document(ctx: Context) -> PurgeDocument:

@@ -65,7 +65,7 @@ PlaceKind = Literal[
     branches                at a branch's head, or staged there
     tags and pins           in the tree of a tag or a commit that the rules keep, and at no head
     earlier commits         in the tree of another commit
-    hidden branches         of a run that was killed
+    hidden branches         of a transaction, of a run that was killed, or made with `--hidden`
     undo trash              `refstore restore` brings them back
     being deleted           the reaper, or a sweep, has begun to delete them
     issued                  uploaded to an issued address, and not linked; or an upload in parts that is open

@@ -35,7 +35,6 @@ from refstore_purge.head_publisher import HeadPublisher
 from refstore_purge.ids_file import IdsFile
 from refstore_purge.location_publisher import LocationPublisher
 from refstore_purge.purge_account import PurgeAccount
-from refstore_purge.purge_cleanup import delete_abandoned_branches
 from refstore_purge.purge_context import PurgeOptions, PurgeRun
 from refstore_purge.purge_plan import PurgePlan, SkippedObject, plan_heads, plan_versions
 from refstore_purge.purge_report import PurgeReport, unexamined_place
@@ -132,8 +131,6 @@ def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None
     run = replace(run, task_settings=task_settings)
     try:
         if heads:
-            if not run.options.dry_run:
-                delete_abandoned_branches(run.repo.context)
             HeadPublisher(run, heads).purge(head_plan)
         if versions:
             publisher = LocationPublisher(run, versions)

@@ -20,9 +20,11 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address
-from refstore.errors import RefstoreError
+from refstore.core.clock import format_utc
+from refstore.core.ids import Address, BranchName
+from refstore.errors import BranchNotFound, RefstoreError
 from refstore.objects.base import ObjectStore
+from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.records.location_records import Location
 from refstore.records.reference_records import Deleting, Emptied, Issued, Listed, ReferenceRecord
 from refstore.records.s3_attributes import ANY_SOURCE, content_of
@@ -103,7 +105,8 @@ class _PlaceLookup:
         self._sizes: dict[str, int] = {}
         """Of the contents that are there."""
         self._names: dict[str, ReferenceRecord] = {}
-        self._holders: dict[str, HolderKind] = {}
+        self._holders: dict[str, tuple[HolderKind, str]] = {}
+        """How firmly an object stands, and the branch or the commit."""
         # in the order in which objects move: what is taken back or committed meanwhile is found where it stands then
         self._scan_names(reports, self._look_up(reports))
         there = sorted({Address(each.identity) for each in self._look_up(reports)})
@@ -183,8 +186,9 @@ class _PlaceLookup:
     def _scan_prefix(self, prefix: str, identities: set[str], sources: set[str]) -> None:
         for name in scan_names(self._ctx, prefix=prefix):
             if self._note_copy(prefix, name.entry, sources) or name.address in identities:
-                holders = (self._holders.get(name.address), name.holder)  # another prefix may have a firmer one
-                self._holders[name.address] = min(each for each in holders if each is not None)
+                assert name.holder is not None  # noqa: S101  # a version has it
+                found = (name.holder, name.ref)
+                self._holders[name.address] = min(found, self._holders.get(name.address, found))  # of another prefix
 
     def _note_copy(self, prefix: str, entry: StoredEntry | None, sources: set[str]) -> bool:
         """Note an object that has bytes of these sources; return whether it has."""
@@ -268,7 +272,8 @@ class _PlaceLookup:
 
     def _live_spot_of(self, content: RunContent) -> _Spot:
         """Say where an object stands whose current content this is."""
-        holder, name = self._holders.get(content.identity), self._names.get(content.identity)
+        holder, ref = self._holders.get(content.identity, (None, ""))
+        name = self._names.get(content.identity)
         purge, night, restore = self._command("purge run"), self._command("gc run"), self._command("restore")
         if holder not in (None, HolderKind.SWEEP) and content.reason == PARTITION_LEFT_REASON:
             return _Spot("partitions left", "left by --max-partitions or --after", ending_command=purge)
@@ -284,8 +289,7 @@ class _PlaceLookup:
         if isinstance(name, Emptied):
             return _Spot("undo trash", "", may_delete_at_ms(name, self._ctx.deletion_delays), restore, REAPER)
         if holder is HolderKind.HIDDEN:
-            reason = "the next run or nightly job deletes the branch"
-            return _Spot("hidden branches", reason, ending_command=purge)
+            return self._hidden_spot_of(BranchName(ref))
         if isinstance(name, Listed):
             return _Spot("undo trash", "its grace window begins when the reaper processes it", 0, restore, REAPER)
         if isinstance(name, Issued):
@@ -295,6 +299,21 @@ class _PlaceLookup:
         if holder is HolderKind.SWEEP:
             return _Spot("condemned by a sweep", "the sweep goes on", ending_command=night)
         return self._unnamed_spot()
+
+    def _hidden_spot_of(self, branch: BranchName) -> _Spot:
+        """Say who has an object on a hidden branch, and what to do."""
+        try:
+            lease_ms = self._ctx.branches.read_open(branch).record.lease_until_ms
+        except BranchNotFound:  # it has ended since it was read
+            lease_ms = self.now_ms
+        if not lease_ms:
+            reason = f"no run looks at {branch!r}: merge it and purge again, or delete it"
+            return _Spot("hidden branches", reason, ending_command=self._command("branch delete", branch))
+        over = f"when its lease has run out (now {format_utc(lease_ms)}), the reaper deletes the branch"
+        if branch.startswith(HIDDEN_BRANCHES):
+            return _Spot("hidden branches", f"{branch!r} is of a run; {over}", ending_command=REAPER)
+        reason = f"{branch!r} is of a transaction: wait for its end, and purge again; or, {over}"
+        return _Spot("hidden branches", reason, ending_command=self._command("purge run"))
 
     def _unnamed_spot(self) -> _Spot:
         reason = "nothing names it but commits that were swept; a full nightly run deletes it"

@@ -88,10 +88,11 @@ def verify_datasets(
     report_progress: ReportProgress = ignore_progress,
     print_notice: Callable[[str], None] = lambda _: None,
 ) -> VerifyReport:
-    """Find the objects of every branch, staged ones too, that have rows of the ids, or ids beside the rows, or should
-    be erased, or could not be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all,
-    also those of every commit that can be read or unmarked; of these two modes, also those in the undo trash. Each
-    distinct object is read once. Find, too, the data sets of which no row was looked at.
+    """Find the objects of every branch, staged ones and those of open transactions too, that have rows of the ids, or
+    ids beside the rows, or should be erased, or could not be looked at. Of data sets of the modes `rewrite` and
+    `erase`, and with `history` of all, also those of every commit that can be read or unmarked; of these two modes,
+    also those in the undo trash. Each distinct object is read once. Find, too, the data sets of which no row was looked
+    at.
 
     `only`: names of data sets; none given: all that have ids. `print_notice`: is told which ids were read.
 

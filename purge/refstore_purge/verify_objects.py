@@ -4,16 +4,18 @@ lists them; and tell whether their names have the identifier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from refstore.context import Context
 from refstore.core.batches import split_batches
-from refstore.core.ids import Address
+from refstore.core.ids import Address, CommitId
 from refstore.operations.commit_entries import entries_of_commit
+from refstore.operations.log_and_diff import merge_base
 from refstore.operations.read import current_contents
 from refstore.operations.referenced_entries import referenced_entries
+from refstore.operations.transaction import TRANSACTION_BRANCHES
 from refstore.operations.version_entries import read_commits, staged_entries
 from refstore.purge_document.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.records.staging_records import StoredEntry
@@ -52,15 +54,26 @@ def find_contents(ctx: Context, entries: list[StoredEntry]) -> list[tuple[Addres
 
 
 def _entries_of_heads(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, StoredEntry, bool]]:
-    """Yield what is committed and staged at the branches that the data set has."""
-    branches = {name: record for name, record in ctx.branches.scan_open() if not record.is_hidden}
-    chosen = {name: record for name, record in branches.items() if dataset.has_branch(name)}
-    for name, record in chosen.items():
+    """Yield what is committed and staged at the branches that the data set has. And what transactions have staged, or
+    committed on their branches: these may be merged into any.
+    """
+    branches = list(ctx.branches.scan_open())
+    shown = {name: record for name, record in branches if not record.is_hidden}
+    chosen = {name: record for name, record in shown.items() if dataset.has_branch(name)}
+    begun = {name: record for name, record in branches if name.startswith(TRANSACTION_BRANCHES)}
+    for name, record in [*begun.items(), *chosen.items()]:
         for token in record.live_tokens:
             yield from ((name, *each, False) for each in staged_entries(ctx, token, dataset.prefix))
+    heads = {record.head for record in shown.values()}
+    chosen |= {name: record for name, record in begun.items() if not _is_in_history(ctx, record.head, heads)}
     seen: set[tuple[str, str]] = set()
     for ref, commit_id, commit in read_commits(ctx, [(name, record.head) for name, record in chosen.items()]):
         yield from ((ref, *each, False) for each in entries_of_commit(ctx, commit_id, commit, dataset.prefix, seen))
+
+
+def _is_in_history(ctx: Context, commit: CommitId, heads: Collection[CommitId]) -> bool:
+    """Return whether a commit is one of these heads, or an ancestor of one."""
+    return commit in heads or any(merge_base(ctx, commit, head) == commit for head in heads)
 
 
 def _entries_of_versions(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, StoredEntry, bool]]:

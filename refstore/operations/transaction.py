@@ -84,6 +84,16 @@ def renew(ctx: Context, name: BranchName, lease_ms: int) -> int:
     raise ctx.branches.contention(name)
 
 
+def hold(ctx: Context, name: BranchName, until_ms: int, lease_ms: int) -> int:
+    """Renew a lease that holds until `until_ms`, if half of it is over, and return until when it holds now. Raises
+    TransactionEnded.
+    """
+    if (until_ms - ctx.clock.now_ms()) * 2 >= lease_ms:
+        return until_ms
+    with deadline.limit_operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+        return renew(ctx, name, lease_ms)
+
+
 def finish(ctx: Context, begun: BegunTransaction, options: CommitOptions) -> CommitId | None:
     """Commit what the transaction has, merge it into the target as one commit, and delete its branch. Return the
     target's new commit; None if there was nothing to change.

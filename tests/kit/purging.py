@@ -138,7 +138,6 @@ def _restore(tools: Tools, identity: Address, address: Address) -> None:
 def _only_the_protocol() -> Generator[None]:
     everything = PurgeDocument(backup=BackupPolicy(0, 0), trash=TrashPolicy(0))
     results: dict[str, object] = {
-        "delete_abandoned_branches": 0,
         "read_document": everything,
         "find_held_addresses": set[str](),
         "JournalWriter": NoJournal(),

@@ -248,7 +248,7 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, world: World, rng: random.Random,
     around(purge_tasks, "run_tasks")
     around(HeadPublisher, "find_outside_names")
     around(BranchPublication, "publish")
-    around(BranchPublication, "merge_commit")
+    around(transaction, "merge_when_clean")
     around(location_publisher, "replace_contents")
     around(Locations, "publish")
 
@@ -414,7 +414,7 @@ STEPS: list[tuple[Any, str]] = [
     (BranchPublication, "issue"),
     (BranchPublication, "stage"),
     (BranchPublication, "publish"),
-    (BranchPublication, "merge_commit"),
+    (transaction, "merge_when_clean"),
     (HeadPublisher, "count_published"),
     (Locations, "intend"),
     (Locations, "publish"),
@@ -459,7 +459,7 @@ def test_a_commit_of_a_killed_run_is_found_below_one_with_an_old_date(
 ) -> None:
     fill(world, random.Random(7))
     with monkeypatch.context() as patched:
-        kill(patched, BranchPublication, "merge_commit", call=1, before=False)
+        kill(patched, transaction, "merge_when_clean", call=1, before=False)
         with pytest.raises(Killed):
             purged(world, engines)
     told = purge_report.read_report(world.repo)

@@ -479,7 +479,7 @@ def test_what_a_killed_run_left_on_its_hidden_branch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(head_publisher.BranchPublication, "merge_commit", killed)
+        patched.setattr(transaction, "merge_when_clean", killed)
         patched.setattr(head_publisher.BranchPublication, "close", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             purge("ann")

@@ -5,9 +5,8 @@
     python -m tests.soak.purger collect KV OBJECTS REPO
 
 A purger starts its Spark once and says "ready"; then each line of its standard input is a run, as JSON: `copies`,
-whether names outside the data sets are purged, too; `alone`, when nobody else is at work any more; `kill`, the step in
-which all its processes are to be killed, and after how many seconds. It tells each step as it begins, and what a run
-came to.
+whether names outside the data sets are purged, too; `kill`, the step in which all its processes are to be killed, and
+after how many seconds. It tells each step as it begins, and what a run came to.
 
 Whatever a run rewrites, it rewrites twice at once; and one Python process of each purger dies behind an object that it
 has written, so that Spark does the task again. `FAULT` plants one that the audit has to find: "row" (of JSON, one row
@@ -211,7 +210,7 @@ def collect(kv: str, objects: str, repo: str) -> None:
 
 def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, fault: str = "") -> None:
     from refstore_gc.engines.choice import EngineOptions, open_engines
-    from refstore_purge import purge_cleanup, purge_tasks
+    from refstore_purge import purge_tasks
     from refstore_purge.purge_run import IdsFile, PurgeOptions, run_purge
     from tests.engines import QUICK
 
@@ -224,8 +223,6 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
         tell(state="ready")
         for line in sys.stdin:
             asked = json.loads(line)
-            if asked.get("alone"):
-                purge_cleanup.ABANDONED_MS = 0
             options = PurgeOptions(
                 ids=IdsFile(Path(ids)), includes_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY
             )
@@ -313,11 +310,11 @@ def _over() -> AbstractContextManager[None]:
     """Let the merge of a publication take its own side of every conflict."""
     from tests.simulation.planting import Edit, Mutant
 
-    target = "refstore_purge.head_publisher:BranchPublication.merge_commit"
+    target = "refstore.operations.transaction:merge_when_clean"
     merge = "return merge()"
     edits = (
         Edit(target, "for seconds in WAITS_SECONDS:", "for seconds in [3]:"),  # for those who change something
-        Edit(target, f"        with suppress(DirtyBranch):\n            {merge}\n", ""),
+        Edit(target, f"        with suppress(DirtyBranch, Contention):\n            {merge}\n", ""),
         Edit(target, "options, squash=True", "options, squash=True, strategy='source-wins'"),
     )
     return Mutant(name="a purge writes over others", rule="purge", edits=edits, caught_by="the audit").planted()
