@@ -17,7 +17,7 @@ from refstore.versioning import due_hints
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.deletion import BatchDeleter, DueAddress, Pipeline, due_addresses
 from refstore_reaper.pass_summary import Tally
-from refstore_reaper.reference_release import find_left_branches, process_deleted, publish_markers
+from refstore_reaper.reference_release import end_transactions, find_left_branches, process_deleted, publish_markers
 from refstore_reaper.scrub import release_unnamed, scrub_references, scrub_tokens
 
 
@@ -42,7 +42,9 @@ def release_all(repo: Repository) -> None:
     """Do everything up to the grace window."""
     ctx = repo.context
     markers = ctx.markers
-    publish_markers(ctx, find_left_branches(ctx).retired)
+    left = find_left_branches(ctx)
+    publish_markers(ctx, left.retired)
+    end_transactions(ctx, left.run_out)
     for commit_id, marker in list(markers.scan_committed()):
         process_committed(ctx, commit_id, marker)
     for token, marker in list(markers.scan_deleted()):

@@ -12,8 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
+from refstore.context import Context
+from refstore.core.ids import BranchName
+from refstore.errors import Conflict, Invalid, NotFound, RefstoreError, TransactionEnded
+from refstore.operations import commit as commit_operation
+from refstore.operations.commit import CommitOptions
 from refstore.operations.purge_roles import HIDDEN_BRANCHES
+from refstore.operations.transaction import LEASE_MS
 from refstore.operations.upload import Upload
 from refstore.public_types import stored_commit, stored_entry
 from refstore.records.s3_attributes import ContentDescription, S3Attributes
@@ -27,13 +32,13 @@ from refstore_purge.formats.parquet_footer import (
     ThriftStruct,
 )
 from refstore_purge.head_publisher import HeadPublisher
-from refstore_purge.purge_cleanup import ABANDONED_MS
 from tests.kit.logged_events import collecting_events
 from tests.offline.purge_runs import Purge, options_of, purge_on, purge_with
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.test_parquet_kept import edited
 from tests.purge.tracking import PARTITION, PATH, PREFIX, event, events, guestids, guests_at, onboard, parquet, rows_at
+from tests.reaping import release_all
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -406,10 +411,57 @@ class TestRunningAgain:
                     purge("ann" if step == "publish" else "bob")
             assert guests_at(world.repo, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
         assert len(list(world.repo.branches(prefix=HIDDEN_BRANCHES))) == 3
-        world.clock.sleep(2 * ABANDONED_MS / 1000)
+        world.clock.sleep(2 * LEASE_MS / 1000)
+        release_all(world.repo)
         assert purge("bob").is_whole
         assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
         assert guests_at(world.repo, "main") == []
+
+    def test_a_run_renews_its_leases_between_its_steps(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.commit_files({PATH: events("bob", "ann")})
+        world.repo.create_branch("dev", source="main")
+        for number in range(6):
+            world.repo.upload("dev", f"{PREFIX}dev-{number}.parquet", events("bob", "ann", *["cid"] * number))
+        world.repo.commit("dev", "events")
+        onboard(world.repo)
+        monkeypatch.setattr(head_publisher, "REWRITES_PER_CORE", 1)
+        began = world.clock.now_ms()
+        for step in ("issue", "publish"):
+            real = getattr(head_publisher.BranchPublication, step)
+
+            def late(self: head_publisher.BranchPublication, *args: Any, real: Any = real) -> Any:
+                world.clock.sleep(LEASE_MS / 1000 * 0.7)
+                release_all(world.repo)
+                return real(self, *args)
+
+            monkeypatch.setattr(head_publisher.BranchPublication, step, late)
+        made = purge("bob")
+        assert made.is_whole, made
+        assert [each.branch for each in made.published_commits] == ["dev", "main"]
+        assert guests_at(world.repo, "main") == ["ann"]
+        assert world.clock.now_ms() - began > 2 * LEASE_MS, "this run was shorter than two leases"
+
+    def test_a_run_whose_lease_ran_out_publishes_nothing(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.commit_files({PATH: events("bob", "ann")})
+        onboard(world.repo)
+        commit = commit_operation.commit
+
+        def paused(ctx: Context, name: BranchName, options: CommitOptions) -> Any:
+            made = commit(ctx, name, options)
+            world.clock.sleep(LEASE_MS / 1000 + 1)
+            return made
+
+        with monkeypatch.context() as patched, pytest.raises(TransactionEnded, match="its lease ran out"):
+            patched.setattr(commit_operation, "commit", paused)
+            purge("bob")
+        assert guests_at(world.repo, "main") == ["bob", "ann"]
+        assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
+        assert purge("bob").is_whole
+        assert guests_at(world.repo, "main") == ["ann"]
 
 
 def _nothing(_: head_publisher.BranchPublication) -> None: ...

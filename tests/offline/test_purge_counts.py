@@ -16,6 +16,7 @@ import pytest
 from refstore.core.clock import to_datetime
 from refstore.errors import RefstoreError
 from refstore.monitoring.run_control import DEAD_MS
+from refstore.operations import transaction
 from refstore.public_types import stored_commit
 from refstore.versioning.locations import Locations
 from refstore_gc import run_progress

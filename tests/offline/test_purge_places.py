@@ -15,6 +15,7 @@ from refstore.configuration.settings import embedded_urls
 from refstore.context import Context
 from refstore.core.safety import Safety
 from refstore.errors import Conflict
+from refstore.operations import transaction
 from refstore.records import keys
 from refstore.records.encoding import encode
 from refstore.records.mark_records import StoredMark
@@ -485,10 +486,48 @@ def test_what_a_killed_run_left_on_its_hidden_branch(
             purge("ann")
     made = purge()
     assert kinds(made.places) == [("earlier commits", "visits", 1), ("hidden branches", "visits", 1)]
-    world.clock.sleep(2 * DAY_SECONDS)
-    purge_cleanup.clean_up(world.ctx)
+    place = made.places[1]
+    assert "is of a run; when its lease has run out" in place.reason
+    assert place.ending_command == "refstore reaper"
+    world.clock.sleep(DAY_SECONDS - 60)
+    release_all(world.repo)
+    assert "hidden branches" in [each.kind for each in now_of(world, made)]
+    world.clock.sleep(DAY_SECONDS)
     release_all(world.repo)
     assert "hidden branches" not in [each.kind for each in now_of(world, made)]
+
+
+def test_what_a_transaction_has_staged(world: World, purge: Purge) -> None:
+    with world.repo.transaction("main", "late") as tx:
+        tx.upload(VISIT, BODY)
+        made = purge()
+        assert kinds(made.places) == [("hidden branches", "visits", 1)]
+        (place,) = made.places
+        assert f"{tx.name!r} is of a transaction: wait for its end, and purge again; or, when its lease" in place.reason
+        assert (place.ending_command, made.is_final) == ("refstore purge run sales", False)
+    assert kinds(now_of(world, made)) == [("branches", "visits", 1)]
+    assert "hidden branches" not in [each.kind for each in purge().places]
+    assert b"bob" not in world.repo.read("main", VISIT)
+
+
+def test_what_a_transaction_has_whose_writer_died(world: World, purge: Purge) -> None:
+    world.repo.transaction("main", "late").__enter__().upload(VISIT, BODY)
+    made = purge()
+    assert kinds(made.places) == [("hidden branches", "visits", 1)]
+    world.clock.sleep(2 * DAY_SECONDS)
+    release_all(world.repo)
+    assert kinds(now_of(world, made)) == [("undo trash", "visits", 1)]
+
+
+def test_what_is_staged_on_another_hidden_branch(world: World, purge: Purge) -> None:
+    world.repo.create_branch("mine", source="main", hidden=True)
+    world.repo.upload("mine", VISIT, BODY)
+    (place,) = purge().places
+    assert (place.kind, place.reason, place.ending_command) == (
+        "hidden branches",
+        "no run looks at 'mine': merge it and purge again, or delete it",
+        "refstore branch delete sales mine",
+    )
 
 
 @pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
