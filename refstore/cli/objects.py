@@ -234,28 +234,27 @@ def rm(
     ctx: typer.Context,
     repo_name: Name,
     branch: Branch,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="The paths to delete.")] = None,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="Everything that starts with this, instead of PATHs.")
-    ] = None,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="The paths to delete.")],
+    *,
+    recursive: Recursive = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Delete objects on a branch; the deletion is staged until a commit. A prefix needs a confirmation, paths do not.
+    """Delete objects on a branch; the deletion is staged until a commit. With -r it asks first, for paths it does not.
 
     Objects that were never committed can be restored for a while: see `refstore trash`.
 
     \b
     Example: refstore rm sales main a.csv b.csv
-             refstore rm sales main --prefix tmp/ --dry-run
+             refstore rm sales main tmp/ -r --dry-run
     """
-    if bool(paths) == (prefix is not None):
-        ctx.fail("give PATHs, or --prefix")
+    once = list(dict.fromkeys(paths))
+    if recursive and len(once) > 1:
+        ctx.fail("--recursive takes one PATH")
     with repository_of(ctx, repo_name) as repo:
-        if prefix is not None:
-            _remove_prefix(ctx, repo, branch, prefix, dry_run=dry_run, yes=yes)
+        if recursive:
+            _remove_prefix(ctx, repo, branch, once[0], dry_run=dry_run, yes=yes)
             return
-        once = list(dict.fromkeys(paths or ()))
         entries = repo.stat_many(branch, once)
         missing = [path for path in once if path not in entries]
         if missing:

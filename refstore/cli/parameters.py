@@ -20,7 +20,7 @@ Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metad
 Checksum = Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")]
 Limit = Annotated[int, typer.Option("--limit", min=0, metavar="N", help="How many at most; 0: all.")]
 Recursive = Annotated[
-    bool, typer.Option("--recursive", "-r", help="The paths are prefixes: take everything that starts with them.")
+    bool, typer.Option("--recursive", "-r", help="PATH is a prefix: take everything that starts with it.")
 ]
 Prefix = Annotated[str, typer.Option(metavar="PREFIX", help="Only paths that start with this.")]
 Repositories = Annotated[

@@ -10,7 +10,7 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of, tell_some
 from refstore.cli.errors import exit_code
-from refstore.cli.parameters import Name, Prefix
+from refstore.cli.parameters import Name, Prefix, Recursive
 from refstore.cli.rows import entry_details, format_when
 from refstore.core.ids import Address, is_own, object_path
 from refstore.core.units import sum_sizes
@@ -60,7 +60,7 @@ def trash(
 def restore(
     ctx: typer.Context,
     repo_name: Name,
-    what: Annotated[str, typer.Argument(metavar="[ADDRESS|PATH]", help="One object.")] = "",
+    what: Annotated[str, typer.Argument(metavar="[ADDRESS|PATH]", help="One object; default: all.")] = "",
     *,
     branch: Annotated[
         str | None,
@@ -72,9 +72,7 @@ def restore(
         str, typer.Option("--to", metavar="BRANCH", help="The branch that gets it back; default: that of --from.")
     ] = "",
     path: Annotated[str, typer.Option("--as", metavar="PATH", help="With an ADDRESS: its new path.")] = "",
-    prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="Restore what was lost at paths that start with this.")
-    ] = None,
+    recursive: Recursive = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what was written since.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be restored, and change nothing.")
@@ -88,29 +86,28 @@ def restore(
 
     \b
     Example: refstore restore sales 2026/11/21.csv --to main
-             refstore restore sales --prefix 2026/ --to main --dry-run
+             refstore restore sales 2026/ -r --to main --dry-run
              refstore restore sales --from try --to main
              refstore restore sales data/2026112107/01jd3v... --to main --as 2026/11/21.csv
     """
     target = to or branch
-    if not target or (what, prefix, branch) == ("", None, None):
-        ctx.fail("say what to restore: an ADDRESS or PATH with --to BRANCH, or --prefix with it, or --from BRANCH")
-    if what and prefix is not None:
-        ctx.fail("give an ADDRESS or PATH, or --prefix, not both")
+    if not target or not (what or recursive or branch):
+        ctx.fail("say what to restore: an ADDRESS or PATH with --to BRANCH, or --from BRANCH for all that it lost")
     with repository_of(ctx, repo_name) as repo:
         if not to and all(each.name != branch for each in repo.branches(prefix=target)):
             raise BranchNotFound(
                 f"branch {branch!r} does not exist; say where to restore its objects: refstore restore "
                 f"{repo_name} --from {branch} --to BRANCH"
             )
-        if what and is_own(Address(what)):
+        is_one = what and not recursive
+        if is_one and is_own(Address(what)):
             emit(ctx, _restored_row(repo.restore(what, to=target, path=path or None, force=force, dry_run=dry_run)))
         elif path:
             ctx.fail("--as goes with an ADDRESS; a PATH is restored where it was")
-        elif what:
+        elif is_one:
             emit(ctx, _restored_row(_restore_path(repo, target, branch, what, force=force, dry_run=dry_run)))
         else:
-            results = repo.restore_many(branch or target, to=target, prefix=prefix or "", force=force, dry_run=dry_run)
+            results = repo.restore_many(branch or target, to=target, prefix=what, force=force, dry_run=dry_run)
             if dry_run:
                 emit(ctx, (_planned_row(item) for item in results))
             else:

@@ -190,7 +190,7 @@ class TestCopyAndMove:
 
     def test_cp_a_prefix_from_a_commit(self, filled: Command) -> None:
         filled.ok("tag", "create", "sales", "v1")
-        filled.ok("rm", "sales", "main", "--prefix", "", "--yes")
+        filled.ok("rm", "sales", "main", "", "-r", "--yes")
         assert filled.json("cp", "-r", "sales", "v1", "b/", "--to", "main", "--as", "back/") == {
             "branch": "main",
             "copied": 2,
@@ -252,8 +252,8 @@ class TestCopyAndMove:
             (["cp", "-r", "sales", "main", "z", "--to", "main", "--as", "y"], 3, "starts with"),
             (["cp", "sales", "main", "a"], 2, "Missing option '--to'"),
             (["mv", "sales", "main", "a"], 2, "say where it goes: --as PATH, --to BRANCH, or both"),
-            (["rm", "sales", "main"], 2, "give PATHs, or --prefix"),
-            (["rm", "sales", "main", "a", "--prefix", "b/"], 2, "give PATHs, or --prefix"),
+            (["rm", "sales", "main"], 2, "Missing argument 'PATH...'"),
+            (["rm", "sales", "main", "a", "b/", "-r"], 2, "--recursive takes one PATH"),
             (["download", "sales", "main"], 2, "name the object's PATH"),
         ],
     )
@@ -274,12 +274,12 @@ class TestRemove:
         assert paths(filled.json("ls", "sales", "main")) == ["a", "b/"]
 
     def test_a_prefix_is_asked_about(self, filled: Command) -> None:
-        ran = filled("rm", "sales", "main", "--prefix", "b/")
+        ran = filled("rm", "sales", "main", "b/", "-r")
         assert ran.code == 2
         assert "--yes" in ran.err
-        assert paths(filled.json("rm", "sales", "main", "--prefix", "b/", "--dry-run")) == ["b/1", "b/2", "b/3"]
+        assert paths(filled.json("rm", "sales", "main", "b/", "-r", "--dry-run")) == ["b/1", "b/2", "b/3"]
         assert len(filled.json("ls", "sales", "main", "-r")) == 4
-        assert filled.json("rm", "sales", "main", "--prefix", "b/", "--yes") == {"branch": "main", "deleted": 3}
+        assert filled.json("rm", "sales", "main", "b/", "-r", "--yes") == {"branch": "main", "deleted": 3}
         assert paths(filled.json("ls", "sales", "main")) == ["a"]
 
     def test_a_dry_run_of_named_paths(self, filled: Command) -> None:
@@ -335,9 +335,9 @@ class TestTrash:
     def test_a_prefix_is_taken_back(self, filled: Command) -> None:
         filled.ok("upload", "sales", "main", "-", "c", stdin=b"c")
         filled.ok("reset", "sales", "main", "--yes")
-        (item,) = filled.json("restore", "sales", "--to", "main", "--prefix", "b/", "--dry-run")
+        (item,) = filled.json("restore", "sales", "b/", "-r", "--to", "main", "--dry-run")
         assert (item["path"], item["outcome"]) == ("b/3", "restored")
-        done = filled.json("restore", "sales", "--to", "main", "--prefix", "b/")
+        done = filled.json("restore", "sales", "b/", "-r", "--to", "main")
         assert done == {
             "branch": "main", "restored": 1, "unchanged": 0, "older": 0, "conflict": 0, "too_late": 0, "size_bytes": 3,
             "left": [],
@@ -376,9 +376,8 @@ class TestTrash:
             ["sales"],
             ["sales", "--to", "main"],
             ["sales", "x"],
-            ["sales", "x", "--to", "main", "--prefix", "y"],
             ["sales", "x", "--to", "main", "--as", "y"],
-            ["sales", "--prefix", "y"],
+            ["sales", "y", "-r"],
         ],
     )
     def test_what_to_restore_must_be_said(self, filled: Command, words: list[str]) -> None:

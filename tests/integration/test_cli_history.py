@@ -133,13 +133,13 @@ class TestBranches:
             put(sales, "main", path, "new")
         rows = sales.json("reset", "sales", "main", "--dry-run")
         assert [(row["change"], row["path"]) for row in rows] == [("changed", "a"), ("added", "t/1"), ("added", "t/2")]
-        assert paths(sales.json("reset", "sales", "main", "--prefix", "t/", "--dry-run")) == ["t/1", "t/2"]
-        assert paths(sales.json("reset", "sales", "main", "--path", "t/1", "--dry-run")) == ["t/1"]
-        assert "2 uncommitted changes below 't/'" in sales("reset", "sales", "main", "--prefix", "t/").err
-        sales.ok("reset", "sales", "main", "--path", "t/1")
+        assert paths(sales.json("reset", "sales", "main", "t/", "-r", "--dry-run")) == ["t/1", "t/2"]
+        assert paths(sales.json("reset", "sales", "main", "t/1", "--dry-run")) == ["t/1"]
+        assert "2 uncommitted changes below 't/'" in sales("reset", "sales", "main", "t/", "-r").err
+        sales.ok("reset", "sales", "main", "t/1")
         assert paths(sales.json("diff", "sales", "main")) == ["a", "t/2"]
-        assert sales("reset", "sales", "main", "--prefix", "t/").code == 2
-        sales.ok("reset", "sales", "main", "--prefix", "t/", "--yes")
+        assert sales("reset", "sales", "main", "t/", "-r").code == 2
+        sales.ok("reset", "sales", "main", "t/", "-r", "--yes")
         assert paths(sales.json("diff", "sales", "main")) == ["a"]
         sales.ok("reset", "sales", "main", "--yes")
         assert sales.json("diff", "sales", "main") == []
@@ -149,16 +149,16 @@ class TestBranches:
         put(sales, "main", "a", "1")
         commit(sales, "main", "a")
         put(sales, "main", "t/1", "new")
-        assert sales.json("reset", "sales", "main", "--prefix", "none/")["reset"] == "nothing was staged"
-        assert sales.json("rm", "sales", "main", "--prefix", "none/")["deleted"] == 0
+        assert sales.json("reset", "sales", "main", "none/", "-r")["reset"] == "nothing was staged"
+        assert sales.json("rm", "sales", "main", "none/", "-r")["deleted"] == 0
         assert paths(sales.json("diff", "sales", "main")) == ["t/1"]
         sales.ok("reset", "sales", "main", "--yes")
         assert sales.json("reset", "sales", "main")["reset"] == "nothing was staged"
         assert sales("reset", "sales", "none").code == 3
-        assert sales("rm", "sales", "main", "--prefix", "a").code == 2
+        assert sales("rm", "sales", "main", "a", "-r").code == 2
 
-    def test_a_path_and_a_prefix(self, sales: Command) -> None:
-        assert sales("reset", "sales", "main", "--path", "a", "--prefix", "b").code == 2
+    def test_it_takes_one_path(self, sales: Command) -> None:
+        assert sales("reset", "sales", "main", "a", "b").code == 2
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ class TestHistory:
         commit(sales, "main", "two")
         assert [row["message"] for row in sales.json("log", "sales")] == ["two", "one", "Repository created"]
         assert [row["message"] for row in sales.json("log", "sales", "main~1", "--limit", "1")] == ["one"]
-        assert paths(sales.json("diff", "sales", "main~1", "main")) == ["a", "b"]
-        assert paths(sales.json("diff", "sales", "main", "main~2")) == ["a", "b"]
-        assert paths(sales.json("diff", "sales", "main~1", "main", "--prefix", "b")) == ["b"]
-        assert sales.ok("diff", "sales", "main~1", "main").out.splitlines()[1].split() == ["changed", "a", "2", "B"]
+        assert paths(sales.json("diff", "sales", "main~1", "--to", "main")) == ["a", "b"]
+        assert paths(sales.json("diff", "sales", "main", "--to", "main~2")) == ["a", "b"]
+        assert paths(sales.json("diff", "sales", "main~1", "--to", "main", "--prefix", "b")) == ["b"]
+        assert sales.ok("diff", "sales", "main~1", "--to", "main").out.splitlines()[1].split() == ["changed", "a", "2", "B"]
 
     def test_the_log_shows_the_first_line_of_a_message(self, sales: Command) -> None:
         put(sales, "main", "a", "1")

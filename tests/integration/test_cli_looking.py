@@ -1,4 +1,4 @@
-"""Commands that look: status, doctor, show, log of a path, diff --stat, du; completion; and what upload -r skips."""
+"""Commands that look: status, doctor, show, log of a path, diff and ls --summarize; completion; and what upload -r skips."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_log_of_a_path_lists_the_commits_that_changed_it(sales: Command) -> None
 
 
 def test_diff_stat_and_ls_summarize_count_by_folder(sales: Command) -> None:
-    rows = {row["folder"]: row for row in sales.json("diff", "sales", "main~1", "main", "--stat")}
+    rows = {row["folder"]: row for row in sales.json("diff", "sales", "main~1", "--to", "main", "--summarize")}
     assert (rows["a/"]["changed"], rows["(top)"]["added"], rows["(top)"]["bytes"]) == (1, 1, 4)
     sums = [{"objects": 2, "size_bytes": 8, "folder": "a/"}, {"objects": 1, "size_bytes": 4, "folder": "b/"}]
     assert sales.json("ls", "--summarize", "sales", "main~1") == sums

@@ -54,9 +54,9 @@ def test_sums_of_what_is_there_stop_growing_and_say_so(sales: Command) -> None:
     assert sales.json("status", "sales")["live"] == "5 entries, at least 9,223,372,036,854,775,807 bytes"
     assert sales.json("ls", "--summarize", "sales", "main")[0]["size_bytes"] == SUM_BYTES_MAX
     summed = ["ls", "--summarize", "sales", "main"]
-    for words in (["diff", "sales", "main~1", "main", "--stat"], ["show", "sales", "main"], summed):
+    for words in (["diff", "sales", "main~1", "--to", "main", "--summarize"], ["show", "sales", "main"], summed):
         assert "at least 9,223.4 PB" in sales.ok(*words).out
-    assert sales.json("diff", "sales", "main", "main~1", "--stat")[0]["bytes"] == -SUM_BYTES_MAX
+    assert sales.json("diff", "sales", "main", "--to", "main~1", "--summarize")[0]["bytes"] == -SUM_BYTES_MAX
 
 
 def test_a_tree_of_many_ranges_is_as_large_as_a_sum_can_be() -> None:

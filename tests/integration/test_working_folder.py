@@ -171,7 +171,7 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         LINK,
         ("log", "sales", "main"),
         ("show", "sales", "main"),
-        ("diff", "sales", "main", "dev"),
+        ("diff", "sales", "main", "--to", "dev"),
         ("upload", "sales", "main", f"{data}/001", "b"),
         ("commit", "sales", "main", "-m", "b"),
         ("cherry-pick", "sales", "main", "--onto", "dev"),

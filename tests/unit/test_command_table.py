@@ -60,7 +60,7 @@ def test_an_option_carries_no_unit_and_takes_one_kind_of_value(table: ModuleType
                 assert not UNITS.search(option.opts[0]), (leaf.words, option.opts)
                 metavars[option.opts[0]].add(option.metavar if not option.is_flag else "")
     several = {name: found for name, found in metavars.items() if len(found) > 1}
-    assert several == {"--after": {"PATH", "WATERMARK"}, "--from": {"REF", "BRANCH"}}
+    assert several == {"--after": {"PATH", "WATERMARK"}, "--from": {"REF", "BRANCH"}, "--to": {"REF", "BRANCH"}}
 
 
 def test_help_describes_the_options_of_every_command_once(refstore: Command) -> None:

@@ -122,7 +122,7 @@ class TestHiding:
     def test_the_command_says_when_the_data_goes(self, repo: Repository, old: CommitId, refstore: Command) -> None:
         rules(repo, hide_marked=True)
         marked(repo, old)
-        for words in (("cat", "sales", old, "b"), ("ls", "sales", old), ("diff", "sales", old, "main")):
+        for words in (("cat", "sales", old, "b"), ("ls", "sales", old), ("diff", "sales", old, "--to", "main")):
             ran = refstore(*words)
             assert ran.code == 4
             assert "will be deleted from" in ran.err
@@ -157,7 +157,7 @@ class TestSwept:
         assert "only a backup has it" in gone["meaning"]
         assert gone["versions"][0]["commits"]["last"]["state"] == "swept"
         assert left["state"] == "committed"
-        assert [change["path"] for change in refstore.json("diff", "sales", "main", old)] == ["a"], "history stays"
+        assert [change["path"] for change in refstore.json("diff", "sales", "main", "--to", old)] == ["a"], "history stays"
 
     def test_a_folder_of_which_everything_is_gone_is_not_listed(self, repo: Repository) -> None:
         for path in ("a/1", "a/2", "b/1", "b/2", "c"):
