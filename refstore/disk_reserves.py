@@ -14,9 +14,9 @@ _log = event_log.get_logger(__name__)
 
 
 class DiskReserves:
-    def __init__(self, lake: Lake, size_mib: int) -> None:
-        """`size_mib`: of each reserve, and less on a small disk; 0: none."""
-        self._reserves = [DiskReserve(folder, size_mib << 20) for folder in local_folders(lake)] if size_mib else []
+    def __init__(self, lake: Lake, size_bytes: int) -> None:
+        """`size_bytes`: of each reserve, and less on a small disk; 0: none."""
+        self._reserves = [DiskReserve(folder, size_bytes) for folder in local_folders(lake)] if size_bytes else []
 
     def release_if_full(self) -> None:
         """Give up the reserve of each disk that is nearly full, so that marks and journals can be written."""

@@ -76,7 +76,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, gc=False):
             ),
         )
 
-    def _shown_fields(self) -> tuple[object, ...]:
+    def _compared_fields(self) -> tuple[object, ...]:
         stored = self._stored
         return (
             self.path,
@@ -89,7 +89,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False, gc=False):
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Entry) and self._shown_fields() == other._shown_fields()
+        return isinstance(other, Entry) and self._compared_fields() == other._compared_fields()
 
     def __hash__(self) -> int:
         return hash((self.path, self._stored.address))

@@ -83,7 +83,7 @@ def refstore(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monk
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("REFSTORE_DATA", str(tmp_path / "lake"))
-    monkeypatch.setenv("REFSTORE_REAPER_RESERVE_MIB", "0")
+    monkeypatch.setenv("REFSTORE_REAPER_RESERVE", "0")
     monkeypatch.chdir(tmp_path)
     return Command(capfdbinary, monkeypatch, tmp_path)
 

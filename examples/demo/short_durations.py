@@ -28,7 +28,6 @@ def environment(stores: Mapping[str, str], safety: Safety = SAFETY) -> dict[str,
         "safety_grace": f"{safety.grace_seconds:g}s",
         "reaper_breaker_share": 1,  # the demo deletes most of what it writes, on purpose
         "log_level": "info",
-        "log_format": "json",
     }
     return others | {f"REFSTORE_{name.upper()}": str(value) for name, value in settings.items()}
 

@@ -85,12 +85,12 @@ class Reaper:
         random: Random | None = None,
         reaper: str | None = None,
         asynchronous: bool = True,
-        reserve_mib: int = 0,
+        reserve_bytes: int = 0,
         grace_seconds: float | None = None,
         batch_keys: int = reaper_pass.BATCH_KEYS,
     ) -> None:
         """`repositories`: only these, if any are given. `asynchronous`: delete blobs while working on the KV.
-        `reserve_mib`: of the reserve on each disk (`settings.reserve_mib`); 0: none. `grace_seconds`: instead of the
+        `reserve_bytes`: of the reserve on each disk (`settings.reserve`); 0: none. `grace_seconds`: instead of the
         repositories' own.
         """
         self.id = reaper or new_id()
@@ -107,7 +107,7 @@ class Reaper:
         self._figures = FiguresWriter()
         self._fence = PositionFence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, self.id)
         self._async_deleter = AsyncDeleter() if asynchronous else None
-        self._reserves = DiskReserves(lake, reserve_mib)
+        self._reserves = DiskReserves(lake, reserve_bytes)
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._reported: dict[RepositoryId, float] = {}
         self._keys_settled_under: dict[str, str] | None = None

@@ -326,7 +326,7 @@ def _reap(settings: Settings, folder: Path, over: threading.Event) -> None:
 
     with (
         configured_lake.open_lake(settings) as lake,  # the service has made it
-        Reaper(lake, settings.reaper, metrics=FileMetrics(folder), reserve_mib=settings.reaper.reserve_mib) as reaper,
+        Reaper(lake, settings.reaper, metrics=FileMetrics(folder), reserve_bytes=settings.reaper.reserve) as reaper,
     ):
         reaper.run(over.is_set)
 

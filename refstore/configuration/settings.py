@@ -80,8 +80,8 @@ class ReaperSettings:
     """Hard deletion stops when more than this is deleted in an hour. 0: no limit. For lakes that delete more than that
     as a rule.
     """
-    reserve_mib: int = _number_setting(32, 0, 1 << 20)
-    """The size in MiB of the file that a reaper keeps on each disk of this machine that has the KV or the objects; on a
+    reserve: int = _number_setting(32 << 20, 0, 1 << 40)
+    """The bytes of the file that a reaper keeps on each disk of this machine that has the KV or the objects; on a
     small disk a twentieth of it. When others fill the disk it is given up, so that deletion has the room to begin with.
     0: none, such as on a volume with a quota.
     """

@@ -3,7 +3,7 @@
 Every command, and `refstore.open`, finds its values in the same way. The first source that has a value wins:
 
     1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...; the arguments of `refstore.open`
-    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_SAFETY_GRACE, REFSTORE_REAPER_RESERVE_MIB, ...
+    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_SAFETY_GRACE, REFSTORE_REAPER_RESERVE, ...
     3. one TOML file          --config, REFSTORE_CONFIG, or that of the user's configuration directory; never two merged
     4. the default
 
@@ -90,7 +90,7 @@ class SettingRow(NamedTuple):
 class LoadedSettings:
     settings: Settings
     origins: Mapping[str, Origin]
-    """By setting name, such as `reaper.reserve_mib`, for every setting."""
+    """By setting name, such as `reaper.reserve`, for every setting."""
     file: SettingsFile
     """The TOML file that was read."""
     warnings: tuple[str, ...]
@@ -106,7 +106,7 @@ class LoadedSettings:
             yield SettingRow(name, setting.display_value(self.value(name)), str(self.origins[name]))
 
     def value(self, name: str) -> object:
-        """Return the value of a setting, such as `data` or `reaper.reserve_mib`."""
+        """Return the value of a setting, such as `data` or `reaper.reserve`."""
         current: object = self.settings
         section, _, last = name.rpartition(".")
         for part in (*filter(None, section.split(".")), SETTINGS[name].field if name in SETTINGS else last):

@@ -87,7 +87,7 @@ def serving(
         "PATH": "/usr/bin:/bin",
         "HOME": str(folder),
         "REFSTORE_KV": kv,
-        "REFSTORE_REAPER_RESERVE_MIB": "0",
+        "REFSTORE_REAPER_RESERVE": "0",
         "REFSTORE_OBJECTS": objects,
         "REFSTORE_ACCESS_KEY_ID": KEY_ID,
         "REFSTORE_SECRET_ACCESS_KEY": SECRET,

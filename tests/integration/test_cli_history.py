@@ -210,7 +210,12 @@ class TestHistory:
         assert paths(sales.json("diff", "sales", "main~1", "--to", "main")) == ["a", "b"]
         assert paths(sales.json("diff", "sales", "main", "--to", "main~2")) == ["a", "b"]
         assert paths(sales.json("diff", "sales", "main~1", "--to", "main", "--prefix", "b")) == ["b"]
-        assert sales.ok("diff", "sales", "main~1", "--to", "main").out.splitlines()[1].split() == ["changed", "a", "2", "B"]
+        assert sales.ok("diff", "sales", "main~1", "--to", "main").out.splitlines()[1].split() == [
+            "changed",
+            "a",
+            "2",
+            "B",
+        ]
 
     def test_the_log_shows_the_first_line_of_a_message(self, sales: Command) -> None:
         put(sales, "main", "a", "1")

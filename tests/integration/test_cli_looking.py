@@ -1,4 +1,4 @@
-"""Commands that look: status, doctor, show, log of a path, diff and ls --summarize; completion; and what upload -r skips."""
+"""Commands that look: status, doctor, show, log of a path, --summarize; completion; and what upload -r skips."""
 
 from __future__ import annotations
 

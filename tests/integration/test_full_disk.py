@@ -31,7 +31,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def sales(refstore: Command, disk: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command, with a repository on the small disk: one object committed, two deleted, one of them reaped."""
     monkeypatch.setenv("REFSTORE_DATA", str(disk / "lake"))
-    monkeypatch.setenv("REFSTORE_REAPER_RESERVE_MIB", "1")
+    monkeypatch.setenv("REFSTORE_REAPER_RESERVE", str(MIB))
     refstore.ok("repo", "create", "sales", "--grace", "0")
     refstore.ok("upload", "sales", "main", "-", "kept", stdin=b"k" * MIB)
     refstore.ok("commit", "sales", "main", "-m", "kept")

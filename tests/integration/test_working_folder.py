@@ -58,7 +58,7 @@ class WorkingFolder:
         self.lake = folder / "lake"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {
             "REFSTORE_DATA": str(self.lake),
-            "REFSTORE_REAPER_RESERVE_MIB": "0",
+            "REFSTORE_REAPER_RESERVE": "0",
             "REFSTORE_IMPORT_FROM": self.data.as_uri() + "/",
             "HOME": str(folder / "home"),
         }

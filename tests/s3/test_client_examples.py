@@ -72,7 +72,7 @@ def test_the_examples_run_one_after_the_other(scheme: str, tmp_path: Path) -> No
         "AWS_EC2_METADATA_DISABLED": "true",
         "REFSTORE_API_PORT": str(api_port),
         "REFSTORE_S3_PORT": str(s3_port),
-        "REFSTORE_REAPER_RESERVE_MIB": "0",
+        "REFSTORE_REAPER_RESERVE": "0",
     }
     [extension] = DUCKDB.glob("duckdb_extension_httpfs/extensions/*/httpfs.duckdb_extension")
     platform = run_shell(

@@ -79,7 +79,7 @@ class Site:
             **os.environ,
             "HOME": str(self.folder),
             "REFSTORE_KV": kv,
-            "REFSTORE_REAPER_RESERVE_MIB": "0",
+            "REFSTORE_REAPER_RESERVE": "0",
             "REFSTORE_OBJECTS": objects,
         }
 

@@ -157,7 +157,9 @@ class TestSwept:
         assert "only a backup has it" in gone["meaning"]
         assert gone["versions"][0]["commits"]["last"]["state"] == "swept"
         assert left["state"] == "committed"
-        assert [change["path"] for change in refstore.json("diff", "sales", "main", "--to", old)] == ["a"], "history stays"
+        assert [change["path"] for change in refstore.json("diff", "sales", "main", "--to", old)] == ["a"], (
+            "history stays"
+        )
 
     def test_a_folder_of_which_everything_is_gone_is_not_listed(self, repo: Repository) -> None:
         for path in ("a/1", "a/2", "b/1", "b/2", "c"):
