@@ -66,7 +66,7 @@ def check() -> None:
             )
         raise DeadlineExceeded(
             f"the operation did not end within its deadline of {standing.seconds:g} s; what it wrote is safe, and it "
-            "may be made again, in smaller parts or after: refstore durations set operation_deadline=..."
+            "may be made again, in smaller parts or after: refstore config --set operation_deadline=..."
         )
 
 
