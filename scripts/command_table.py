@@ -56,8 +56,14 @@ def _show_option(option: Any) -> str:
     return f"`{names}`" if option.is_flag else f"`{names} {option.metavar or 'TEXT'}`"
 
 
+def _show_argument(argument: Any) -> str:
+    """Write an argument as a line of usage has it, such as `[REF]` where it may be left out."""
+    name = argument.metavar if argument.required else f"[{argument.metavar}]"
+    return name if argument.nargs == 1 else f"{name}..."
+
+
 def _row(leaf: Leaf) -> str:
-    arguments = " ".join(each.metavar or "" for each in leaf.command.params if each.param_type_name == "argument")
+    arguments = " ".join(_show_argument(each) for each in leaf.command.params if each.param_type_name == "argument")
     options = ", ".join(_show_option(each) for each in own_options(leaf))
     if leaf.words in SAME_OPTIONS:
         options = f"as `{SAME_OPTIONS[leaf.words]}`"

@@ -35,8 +35,8 @@ def download(
     ctx: typer.Context,
     repo_name: Name,
     ref: Ref,
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="The object's path; with -r a prefix.")] = "",
-    target: Annotated[str, typer.Argument(metavar="[TARGET]", help="Where to; default: the working folder.")] = "",
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The object's path; with -r a prefix.")] = "",
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where to; default: the working folder.")] = "",
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="PATH is a prefix; its objects go below the folder TARGET.")
     ] = False,

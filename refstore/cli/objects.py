@@ -234,7 +234,7 @@ def rm(
     ctx: typer.Context,
     repo_name: Name,
     branch: Branch,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="The paths to delete.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="The paths to delete.")],
     *,
     recursive: Recursive = False,
     dry_run: DryRun = False,

@@ -12,9 +12,9 @@ LAST: Final = "last"
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 Branch = Annotated[str, typer.Argument(metavar="BRANCH", help="The branch.")]
 Ref = Annotated[str, typer.Argument(metavar="REF", help="A branch, tag or commit.")]
-MaybeRef = Annotated[str, typer.Argument(metavar="[REF]", help="A branch, tag or commit; default: the default branch.")]
+MaybeRef = Annotated[str, typer.Argument(metavar="REF", help="A branch, tag or commit; default: the default branch.")]
 ObjectPath = Annotated[str, typer.Argument(metavar="PATH", help="The object's path.")]
-MaybePrefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only paths that start with this.")]
+MaybePrefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Only paths that start with this.")]
 NamePrefix = Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="Only names that start with this.")]
 Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
 Checksum = Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")]
@@ -51,7 +51,7 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="ENGINE",
-        help="local: this machine; spark; or auto: Spark for large lakes, if it is installed. Default: the settings.",
+        help="local: this machine; spark; or auto: Spark for large lakes, if it is installed. Default: auto.",
     ),
 ]
 Master = Annotated[

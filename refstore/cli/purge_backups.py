@@ -29,7 +29,7 @@ SHOWN: Final = 20
 def backups(
     ctx: typer.Context,
     repo_name: Name,
-    run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="Only what this run replaced; default: all.")] = "",
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Only what this run replaced; default: all.")] = "",
 ) -> None:
     """List the contents that purges have replaced and that can be restored, and when each goes: with the first cleaning
     after that.
@@ -50,7 +50,7 @@ def restore(
     ctx: typer.Context,
     repo_name: Name,
     run_id: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Undo this run; default: the newest backup, the last known good.")
+        str, typer.Argument(metavar="RUN", help="Undo this run; default: the newest backup, the last known good.")
     ] = "",
     *,
     dataset: Annotated[str, typer.Option(metavar="NAME", help="Only objects of this data set.")] = "",

@@ -190,7 +190,7 @@ def _warn_of_sweeps(repo: Repository) -> None:
 def explain(
     ctx: typer.Context,
     repo_name: Name,
-    ref: Annotated[str, typer.Argument(metavar="[REF]", help="A commit; default: every branch.")] = "",
+    ref: Annotated[str, typer.Argument(metavar="REF", help="A commit; default: every branch.")] = "",
 ) -> None:
     """Show the rule and the active commits of each branch; or for one commit, until when it is active, and why.
     `refstore retention set --dry-run` shows it of other rules.

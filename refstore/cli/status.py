@@ -32,7 +32,7 @@ def status(
     ctx: typer.Context,
     repo_name: Annotated[
         str,
-        typer.Argument(metavar="[REPO]", help="The repository; default: all, as last measured.", show_default=False),
+        typer.Argument(metavar="REPO", help="The repository; default: all, as last measured.", show_default=False),
     ] = "",
 ) -> None:
     """Show a repository's branches with what is staged, what is in grace and due, and what needs attention.

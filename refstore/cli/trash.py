@@ -60,7 +60,7 @@ def trash(
 def restore(
     ctx: typer.Context,
     repo_name: Name,
-    what: Annotated[str, typer.Argument(metavar="[ADDRESS|PATH]", help="One object; default: all.")] = "",
+    what: Annotated[str, typer.Argument(metavar="ADDRESS|PATH", help="One object; default: all.")] = "",
     *,
     branch: Annotated[
         str | None,

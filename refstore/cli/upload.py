@@ -40,7 +40,7 @@ def upload(
     repo_name: Name,
     branch: Branch,
     source: Annotated[str, typer.Argument(metavar="SRC", help="A file, a folder with -r, or - for standard input.")],
-    target: Annotated[str, typer.Argument(metavar="[DST]", help="The path, or a folder if it ends in a slash.")] = "",
+    target: Annotated[str, typer.Argument(metavar="DST", help="The path, or a folder if it ends in a slash.")] = "",
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="SRC is a folder; its files go below the prefix DST.")
     ] = False,

@@ -40,7 +40,7 @@ def why(
     ctx: typer.Context,
     repo_name: Name,
     what: Annotated[str, typer.Argument(metavar="ADDRESS|REF/PATH", help="An address, or a ref and a path.")],
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="The path, if REF is an argument of its own.")] = "",
+    path: Annotated[str, typer.Argument(metavar="PATH", help="The path, if REF is an argument of its own.")] = "",
     *,
     commits: Annotated[
         bool, typer.Option("--commits", help="Also list the commits that named a deleted address.")

@@ -252,7 +252,7 @@ class TestCopyAndMove:
             (["cp", "-r", "sales", "main", "z", "--to", "main", "--as", "y"], 3, "starts with"),
             (["cp", "sales", "main", "a"], 2, "Missing option '--to'"),
             (["mv", "sales", "main", "a"], 2, "say where it goes: --as PATH, --to BRANCH, or both"),
-            (["rm", "sales", "main"], 2, "Missing argument 'PATH...'"),
+            (["rm", "sales", "main"], 2, "Missing argument 'PATH'"),
             (["rm", "sales", "main", "a", "b/", "-r"], 2, "--recursive takes one PATH"),
             (["download", "sales", "main"], 2, "name the object's PATH"),
         ],

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from refstore import cli
+from refstore.configuration.settings import SETTINGS
 from tests.commands import Command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +62,29 @@ def test_an_option_carries_no_unit_and_takes_one_kind_of_value(table: ModuleType
                 metavars[option.opts[0]].add(option.metavar if not option.is_flag else "")
     several = {name: found for name, found in metavars.items() if len(found) > 1}
     assert several == {"--after": {"PATH", "WATERMARK"}, "--from": {"REF", "BRANCH"}, "--to": {"REF", "BRANCH"}}
+
+
+def test_a_setting_carries_no_unit() -> None:
+    assert [name for name in SETTINGS if UNITS.search(name.replace("_", "-"))] == []
+
+
+def test_a_prefix_narrows_listings_and_r_takes_all_below_a_path(table: ModuleType) -> None:
+    takers: dict[str, set[str]] = defaultdict(set)
+    for group in cli.GROUPS:
+        for leaf in table.leaves(group):
+            for option in table.own_options(leaf):
+                takers[option.opts[0]].add(leaf.words)
+    assert takers["--prefix"] == {"repo list", "branch list", "tag list", "diff", "trash"}
+    assert takers["--recursive"] == {"upload", "download", "ls", "cp", "mv", "rm", "reset", "restore"}
+    assert takers["--limit"] == {"ls", "log", "audit log"}
+    assert takers["--all"] == {"gc run", "expire"}
+
+
+def test_usage_brackets_arguments_once(table: ModuleType) -> None:
+    for group in cli.GROUPS:
+        for leaf in table.leaves(group):
+            arguments = [each for each in leaf.command.params if each.param_type_name == "argument"]
+            assert not [each.metavar for each in arguments if set("[].") & set(each.metavar)]
 
 
 def test_help_describes_the_options_of_every_command_once(refstore: Command) -> None:
