@@ -8,7 +8,8 @@ call.
 
 Making a handle reads nothing: a name that does not exist is an error of the first call. Each method does what the
 method of `Repository` with the same name does, whose description says what it raises. Where a call takes a second ref,
-it takes a handle, too.
+it takes a handle, too. A call names what it reads before what it writes, and the second of two names is a keyword:
+`repo.ref("v1").copy("a.csv", to_branch=main)`.
 """
 
 from __future__ import annotations

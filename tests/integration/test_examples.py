@@ -21,7 +21,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def test_the_purge_of_events_checks_itself_and_is_taken_back(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "examples.purge_events", "--size-mb", "8"],
+        [sys.executable, "-m", "examples.purge_events", "--size", "8_000_000"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path), "JAVA_TOOL_OPTIONS": QUICK_JAVA},
         capture_output=True,
