@@ -17,6 +17,9 @@ from tests.commands import Command
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS_MAX = 70
+NAMED = re.compile(r"(?:`|: )refstore (?!does |made |refuses )([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
+"""A command, in the text of a page, a docstring or a message; and not a sentence of which refstore is the subject."""
+TEXTS = ("README.md", "api", "deploy", "docs", "examples", "offline_gc", "purge", "reaper", "refstore", "s3_gateway")
 UNITS = re.compile(r"-(?:seconds|minutes|hours|days|ms|bytes|kib|mib|gib|mb|gb)$")
 
 
@@ -45,6 +48,33 @@ def test_a_page_with_other_commands_is_noticed(
     assert table.main(["--check"]) == 1
     assert table.main([]) == 0
     assert table.main(["--check"]) == 0
+
+
+def unknown_commands(table: ModuleType, text: str) -> list[str]:
+    """The commands that a text names and that do not exist; a group may stand for its commands."""
+    inner: dict[str, set[str]] = defaultdict(set)
+    for group in cli.GROUPS:
+        for leaf in table.leaves(group):
+            first, _, second = leaf.words.partition(" ")
+            inner[first].add(second)
+    found = [(match[1], match[2] or "", match[0]) for match in NAMED.finditer(text)]
+    return [
+        named
+        for first, second, named in found
+        if first not in inner or (second and "" not in inner[first] and second not in inner[first])
+    ]
+
+
+def test_pages_and_messages_name_commands_that_exist(table: ModuleType) -> None:
+    roots = [ROOT / name for name in TEXTS]
+    files = [file for root in roots for file in (root.rglob("*") if root.is_dir() else [root]) if file.is_file()]
+    texts = {file: file.read_text("utf-8") for file in files if file.suffix in (".html", ".md", ".py", ".tpl", ".yaml")}
+    texts = {file: text for file, text in texts.items() if "decisions" not in file.parts}
+    assert len(texts) > 500
+    assert {file: unknown for file, text in texts.items() if (unknown := unknown_commands(table, text))} == {}
+    assert unknown_commands(table, "`refstore gc mark`; see: refstore du sales; `refstore gc`") == [
+        "`refstore gc mark", ": refstore du sales"
+    ]  # fmt: skip
 
 
 def test_commands_are_few(table: ModuleType) -> None:
