@@ -77,6 +77,18 @@ class Ref:
         """Return the name, for a call of another handle that reads this one, or writes to it."""
         return self.name
 
+    @overload
+    @staticmethod
+    def _name_of(ref: str | Ref) -> str: ...
+
+    @overload
+    @staticmethod
+    def _name_of(ref: str | Ref | None) -> str | None: ...
+
+    @staticmethod
+    def _name_of(ref: str | Ref | None) -> str | None:
+        return ref._use() if isinstance(ref, Ref) else ref
+
     def get_commit(self) -> Commit:
         """Return the commit that the ref names; for a branch, its head."""
         return self.repository.get_commit(self.name)
@@ -136,11 +148,11 @@ class Ref:
 
     def copy(self, path: str, *, to_branch: str | Branch, to_path: str | None = None) -> Entry:
         """Give the object at a path another name on a branch. No data is read."""
-        return self.repository.copy(self.name, path, to_branch=_name_of(to_branch), to_path=to_path)
+        return self.repository.copy(self.name, path, to_branch=self._name_of(to_branch), to_path=to_path)
 
     def copy_many(self, copies: Iterable[Copy], *, to_branch: str | Branch) -> Sequence[Entry]:
         """Copy in batches of 1,000."""
-        return self.repository.copy_many(self.name, copies, to_branch=_name_of(to_branch))
+        return self.repository.copy_many(self.name, copies, to_branch=self._name_of(to_branch))
 
     # ---- history
 
@@ -154,11 +166,11 @@ class Ref:
 
     def diff(self, *, to: str | Ref, prefix: str = "", after: str = "") -> Iterator[PathChange]:
         """List, in path order, the changes that lead from this ref's commit to the commit of the ref `to`."""
-        return self.repository.diff(self.name, to=_name_of(to), prefix=prefix, after=after)
+        return self.repository.diff(self.name, to=self._name_of(to), prefix=prefix, after=after)
 
     def merge_base(self, *, other: str | Ref) -> CommitId | None:
         """Return the best common ancestor of the commits of this and another ref; None if there is none."""
-        return self.repository.merge_base(self.name, other=_name_of(other))
+        return self.repository.merge_base(self.name, other=self._name_of(other))
 
 
 class Branch(Ref):
@@ -324,11 +336,11 @@ class Branch(Ref):
 
     def move(self, path: str, *, to_path: str | None = None, to_branch: str | Branch | None = None) -> Entry:
         """Copy an object to another path, another branch, or both, then delete its source."""
-        return self.repository.move(self.name, path, to_path=to_path, to_branch=_name_of(to_branch))
+        return self.repository.move(self.name, path, to_path=to_path, to_branch=self._name_of(to_branch))
 
     def move_many(self, moves: Sequence[Move], *, to_branch: str | Branch | None = None) -> Sequence[Entry]:
         """Copy within the branch, or to `to_branch`, then delete the sources."""
-        return self.repository.move_many(self.name, moves, to_branch=_name_of(to_branch))
+        return self.repository.move_many(self.name, moves, to_branch=self._name_of(to_branch))
 
     def change_metadata(self, path: str, change: Callable[[Entry], Entry]) -> Entry:
         """Change what is said of the object at a path."""
@@ -383,7 +395,7 @@ class Branch(Ref):
     ) -> Sequence[RestoreResult]:
         """Take back what this branch lost and can still be restored, to this branch or to the branch `to`."""
         return self.repository.restore_many(
-            self.name, to=_name_of(to), prefix=prefix, path=path, force=force, dry_run=dry_run
+            self.name, to=self._name_of(to), prefix=prefix, path=path, force=force, dry_run=dry_run
         )
 
     def restore_each(
@@ -420,22 +432,24 @@ class Branch(Ref):
     ) -> Commit:
         """Merge a ref into this branch, as `Repository.merge` does, and return the new commit."""
         return self.repository.merge(
-            _name_of(source), into=self.name, message=message, strategy=strategy, squash=squash, **details
+            self._name_of(source), into=self.name, message=message, strategy=strategy, squash=squash, **details
         )
 
     def revert(self, ref: str | Ref, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]) -> Commit:
         """Undo a commit by a new one on the branch, and return the new one."""
-        return self.repository.revert(_name_of(ref), on=self.name, parent=parent, message=message, **details)
+        return self.repository.revert(self._name_of(ref), on=self.name, parent=parent, message=message, **details)
 
     def cherry_pick(
         self, ref: str | Ref, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
     ) -> Commit:
         """Apply a commit's changes again by a new one on the branch, and return the new one."""
-        return self.repository.cherry_pick(_name_of(ref), onto=self.name, parent=parent, message=message, **details)
+        return self.repository.cherry_pick(
+            self._name_of(ref), onto=self.name, parent=parent, message=message, **details
+        )
 
     def diff(self, *, to: str | Ref | None = None, prefix: str = "", after: str = "") -> Iterator[PathChange]:
         """List, in path order, what is staged on the branch; or the changes that lead from its head to the ref `to`."""
-        return self.repository.diff(self.name, to=_name_of(to), prefix=prefix, after=after)
+        return self.repository.diff(self.name, to=self._name_of(to), prefix=prefix, after=after)
 
 
 class Tag(Ref):
@@ -461,15 +475,3 @@ class Tag(Ref):
     def delete_tag(self) -> None:
         """Delete the tag."""
         self.repository.delete_tag(self.name)
-
-
-@overload
-def _name_of(ref: str | Ref) -> str: ...
-
-
-@overload
-def _name_of(ref: str | Ref | None) -> str | None: ...
-
-
-def _name_of(ref: str | Ref | None) -> str | None:
-    return ref._use() if isinstance(ref, Ref) else ref

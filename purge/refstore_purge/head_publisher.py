@@ -18,7 +18,7 @@ import msgspec
 
 from refstore.core import deadline, ids
 from refstore.core.batches import split_batches
-from refstore.core.ids import BranchName
+from refstore.core.ids import BranchName, CommitId
 from refstore.errors import BranchNotFound, Conflict, NothingToCommit
 from refstore.operations import branch as branch_operation
 from refstore.operations import commit as commit_operation
@@ -269,7 +269,7 @@ class BranchPublication:
         """
         published: list[PublishedCommit] = []
         refused: dict[str, str] = {}
-        commits: dict[str, str] = {}
+        commits: dict[str, CommitId] = {}
         # in order, because a first name is on the first of its branches
         for branch in sorted({*self._paths, *self._copies, *branches}):
             hidden = self._open_hidden_branch(branch)
