@@ -25,9 +25,10 @@ from lakefs.client import Client
 from lakefs_sdk.client import LakeFSClient
 from lakefs_spec import LakeFSFileSystem
 
+import refstore
 from refstore.configuration.settings import embedded_urls
 from refstore.kv.base import KV
-from refstore.lake import Lake, open_lake_at
+from refstore.lake import Lake
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
@@ -68,7 +69,7 @@ class Running(NamedTuple):
 
     def open(self) -> Lake:
         """The same lake, past the service."""
-        return open_lake_at(self.kv, self.objects)
+        return refstore.open(kv=self.kv, objects=self.objects)
 
     def http(self, key_id: str = KEY_ID, secret: str = SECRET) -> httpx.Client:
         return httpx.Client(base_url=f"{self.url}/api/v1", auth=(key_id, secret), timeout=60)
