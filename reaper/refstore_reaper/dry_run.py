@@ -1,6 +1,6 @@
 """A dry run: the same passes, over read-only stores.
 
-`Overlay` is a KV that keeps writes in memory, above a KV that is only read. `DryRunObjects` is an object store that
+`Overlay` is a KV that keeps writes in memory, above a KV that is only read. `OverlayObjects` is an object store that
 remembers the objects that would be deleted. Nothing is written, not even a lease or a heartbeat. The memory grows with
 the changes: about 500 bytes for each entry, reference and hint.
 """
@@ -65,9 +65,9 @@ def dry_run(
         try:
             checked, record = ids.repository_name(name), decode(raw, RepositoryRecord)
             ctx = lake.context(checked, record)
-            objects = DryRunObjects(ctx.objects)
+            objects = OverlayObjects(ctx.objects)
             audit = AuditLog(overlay, lambda objects=objects: objects, ctx.clock, ctx.ids, ctx.durations)
-            own = DryRunObjects(lake.own_store)
+            own = OverlayObjects(lake.own_store)
             read_only = replace(ctx, kv=overlay, objects=objects, audit=audit, lake_objects=lambda own=own: own)
             total.add(_dry_run(read_only, record, settings, scrub_now, grace_seconds, report, should_stop))
         except RefstoreError as error:
@@ -123,8 +123,8 @@ class _ReportingJournal:
     def record_end(self, batch: Sequence[PendingDelete], confirmed: DeleteResult) -> None: ...
 
 
-class DryRunObjects(ObjectStore):
-    """Reads the store, and deletes nothing."""
+class OverlayObjects(ObjectStore):
+    """Reads the store, and remembers what would have been deleted."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
