@@ -161,7 +161,7 @@ def test_a_run_whose_index_file_is_lost_is_found_before_and_after_it_is_indexed_
     deletion_index_writer.index_sweep(world.ctx, mark_id, files, at_ms=7)
     store.put(deletion_index.sweep_file(mark_id, 0, 2), store.read(deletion_index.sweep_file(mark_id, 0, 1)))
     store.delete_many([deletion_index.sweep_file(mark_id, 0, 1)])
-    assert only(world.repo.why(address)).at_ms == 7, "the first of two parts is there"
+    assert to_ms(only(world.repo.why(address)).at) == 7, "the first of two parts is there"
     remove_index(world)
     assert deletion_index_writer.index_missing(world.ctx).runs == 1
     assert only(world.repo.why(address)).run == mark_id
