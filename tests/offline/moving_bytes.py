@@ -10,6 +10,7 @@ from refstore.core.ids import branch_name
 from refstore.operations import complete_upload, multipart
 from refstore.operations.complete_upload import RequestedPart
 from refstore.operations.upload import Upload
+from refstore.public_types import stored_entry
 from refstore.records.s3_attributes import add_sources
 from refstore.records.staging_records import sources_of_copy
 from refstore.versioning.multipart_uploads import UploadName, WrittenPart
@@ -72,7 +73,7 @@ def _stage_to_be_copied(world: World, path: str, body: bytes) -> Move:
     world.repo.upload("main", other, body)
 
     def copy() -> None:
-        shown, read = world.repo.stat("main", other), world.repo.read("main", other)
+        shown, read = stored_entry(world.repo.stat("main", other)), world.repo.read("main", other)
         world.repo.upload_many("main", [Upload(path, read, s3=lambda: add_sources(None, sources_of_copy(shown)))])
         world.repo.delete("main", other)
 
@@ -85,7 +86,7 @@ def _stage_to_be_copied_in_parts(world: World, path: str, body: bytes) -> Move:
     world.repo.upload("main", other, body)
 
     def copy() -> None:
-        shown, read = world.repo.stat("main", other), world.repo.read("main", other)
+        shown, read = stored_entry(world.repo.stat("main", other)), world.repo.read("main", other)
         name = _begin(world, path)
         _complete(world, name, multipart.write_part(world.ctx, name, 1, read, sources=sources_of_copy(shown)))
         world.repo.delete("main", other)
