@@ -196,7 +196,7 @@ FORMS: dict[str, tuple[Callable[[], bytes], str]] = {
     "audit entry": (_audit_entry, "bf514b75b6cb1d1bbaa527bfd3d49d4c3df346e4033167d8b79f6a03429addaf"),
     "journal": (_journal, "c405cc65fc39d1e714673e92e1187e0e960ef40fc4b5fd8ea068ef22813348e0"),
     "mark": (_mark, "fd548ccfdfa73f80678d530cd3035a2d61e30ddb748e0417e8fd1abd7302a2af"),
-    "summary of a run": (_run_summary, "cda55252115f5d1533146c48ca75eedaf2acedfed9ee3e7d3c5315c693fccc94"),
+    "summary of a run": (_run_summary, "d8e0b807716727a8e8d28bff815ea2d4fa56f09cbb3844a228260345e0960494"),
     "sweep record": (_sweep_record, "1ac8698000927e71276c01f651361eba74877d9ad586a431d5b1de9e1843d3e8"),
     "index of deletions": (_deletion_index, "49a0924942221bf06bd00ca2ff893a256f45bfaf99529e20efd20fe1aa3f41a2"),
     "signed token": (_token, "c0cdfb8cb4ab5216f845b541bb28e122eae4e9f0dab2bf36f5825a0cb8138991"),
