@@ -41,8 +41,9 @@ class Transaction(Branch):
         return self._begun.branch
 
     def renew(self) -> None:
-        """Renew the lease now. Every other call does so when half of the lease is over; call this if it is shorter than
-        what you compute between two calls. Raises TransactionEnded.
+        """Renew the lease now. Every other call does so as it begins, when half of the lease is over; so does one of
+        another handle that is given this one. Call this if half of the lease is shorter than what you compute between
+        two calls, or than a call takes. Raises TransactionEnded.
         """
         self._hold(0)
 

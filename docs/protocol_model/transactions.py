@@ -32,7 +32,8 @@ class Transactions(Background):
 
         The reaper ends a transaction whose lease ran out longer ago than the longest operation: it closes the branch as
         a deletion does, by `set_if` from the record in which it read the lease. A renewal in between refuses it. What
-        was staged goes to the trash, as that of any deleted branch; what was merged is committed, and stays.
+        was staged goes to the trash, as that of any deleted branch; what was merged is committed, and stays. The
+        hidden branches of a purge have such leases, too, which a run renews between its steps and before each merge.
 
         *Without it* a writer that was paused merges what it was told is gone, and what another writer has done again
         meanwhile is there twice. *Shown by* `EndsAtOnce`, `EndsWhatWasRenewed`, `MergesUnrenewed`.
