@@ -168,13 +168,16 @@ def minimum_age_seconds(ctx: Context, requested_seconds: float | None) -> float:
 
 
 def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> BranchRuleResult:
-    """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
+    """`rules`: instead of the repository's own. They do not act on branches with a lease (rule 24): a transaction is
+    merged with all that it has, or ended. Raises CorruptRecord, CorruptRange: something cannot be read.
+    """
+    branches = [name for name, record in ctx.branches.scan_open() if not record.lease_until_ms]
     effective = rules or rules_to_expire_by(ctx)
     staged = latest_view = ObjectCount()
     commits = 0
     left: list[str] = []
     if expire_staged_entries.has_uncommitted_rule(effective):
-        for branch in [name for name, _ in ctx.branches.scan_open()]:
+        for branch in branches:
             reset = expire_staged_entries.expire_staged_entries(ctx, effective, branch, dry_run=dry_run)
             staged += ObjectCount(reset.objects, reset.size_bytes)
             if reset.is_incomplete:
@@ -183,7 +186,7 @@ def apply_branch_rules(ctx: Context, rules: Rules | None = None, *, dry_run: boo
                 )
     if effective.allow_deletion_from_latest_view:
         known, protected = RangeAges(), expire_head.protected_commits(ctx, effective)
-        for branch in [name for name, _ in ctx.branches.scan_open()]:
+        for branch in branches:
             for rule in latest_view_rules(effective, branch, ctx.clock.now_ms()):
                 removed = expire_head.expire_head(ctx, branch, rule, protected, known, dry_run=dry_run)
                 latest_view += ObjectCount(removed.objects, removed.size_bytes)

@@ -79,6 +79,24 @@ def test_a_nightly_run_deletes_what_a_transaction_had_committed_that_was_ended(w
     assert world.repo.read("main", "a") == b"theirs"
 
 
+def test_rules_that_act_on_branches_leave_a_transaction_whole(world: World, engines: Engines) -> None:
+    """What is merged is all of it, however long it took."""
+    world.commit(tmp__old=b"0")
+    rule = {"filter": {"prefix": "tmp/"}, "expiration": {"all": {"days": 2}, "uncommitted": {"days": 2}}}
+    world.set_rules(rules=[rule], allow_deletion_from_latest_view=True)
+    with world.repo.transaction("main", "load") as tx:
+        tx.upload("tmp/new", b"1")
+        for _ in range(6):
+            world.clock.sleep(LEASE_MS / 1000 * 0.6)
+            tx.renew()
+        gc_run.run_nightly(world.ctx, engines, GcOptions())
+        assert [item.path for item in tx.list()] == ["tmp/new", "tmp/old"]
+        assert [item.path for item in world.repo.list("main")] == []
+        log = [commit.id for commit in tx.log()]
+        assert len(log) == 2, "the job committed on the branch of the transaction"
+    assert [item.path for item in world.repo.list("main")] == ["tmp/new"]
+
+
 DOCUMENT = {
     "whitelist": ["*"],
     "datasets": [
