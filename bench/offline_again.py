@@ -129,7 +129,7 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
 def _append(folder: Path, blobs: Path, numbers: range, commits: int) -> None:
     kv_url, objects_url = lakes.stores_in(folder)
     sink = lakes.files_under(blobs)
-    kv = open_kv(f"{kv_url}?synchronous=normal")
+    kv = open_kv(f"{kv_url}?fsync=0")
     with Lake(kv, objects_url, open_store=lambda url: lakes.ShortWay(open_objects(url), sink), clock=Earlier()) as lake:
         repo = lake.repository(lakes.REPOSITORY)
         each = len(numbers) // commits
@@ -175,7 +175,7 @@ def change(folder: Path, blobs: Path, numbers: Any, clock: SystemClock) -> None:
     """Upload, commit, and let the reaper settle the references."""
     kv_url, objects_url = lakes.stores_in(folder)
     sink = lakes.files_under(blobs)
-    kv = open_kv(f"{kv_url}?synchronous=normal")
+    kv = open_kv(f"{kv_url}?fsync=0")
     with Lake(kv, objects_url, open_store=lambda url: lakes.ShortWay(open_objects(url), sink), clock=clock) as lake:
         repo = lake.repository(lakes.REPOSITORY)
         lakes.upload(repo, "main", numbers)

@@ -90,7 +90,7 @@ def _swept(shop: Workshop, engines: Engines, count: int) -> float:
     kv_url, objects_url = lakes.stores_in(folder)
     with lakes.open_lake(kv_url, objects_url) as lake:
         blobs = lakes.blobs_of(folder, lake.create_repository(lakes.REPOSITORY))
-    with lakes.open_lake(f"{kv_url}?synchronous=normal", objects_url, lakes.files_under(blobs)) as lake:
+    with lakes.open_lake(f"{kv_url}?fsync=0", objects_url, lakes.files_under(blobs)) as lake:
         lakes.upload(lake.repository(lakes.REPOSITORY), "main", range(count))
     write = lakes.files_under(blobs)
     for address in _orphans(count):

@@ -89,7 +89,7 @@ def many_objects(shop: Workshop) -> Iterator[Row]:
     kv_url, objects_url = lakes.stores_in(folder)
     shop.say(f"rebuild: committing {count:,} objects")
     make_lake(folder)
-    with lakes.open_lake(f"{kv_url}?synchronous=normal", objects_url, lakes.nowhere) as lake:
+    with lakes.open_lake(f"{kv_url}?fsync=0", objects_url, lakes.nowhere) as lake:
         repo = lake.repository(lakes.REPOSITORY)
         lakes.upload(repo, "main", range(count))
         commit = repo.commit("main", "everything").id
@@ -128,7 +128,7 @@ def rebuild(kv_url: str, objects_url: str) -> float:
 def make_commits(folder: Path, count: int) -> None:
     """Commit one object each time, on all branches in turn; while the first half is made, more of them branch off."""
     kv_url, objects_url = lakes.stores_in(folder)
-    with lakes.open_lake(f"{kv_url}?synchronous=normal", objects_url, lakes.nowhere) as lake:
+    with lakes.open_lake(f"{kv_url}?fsync=0", objects_url, lakes.nowhere) as lake:
         repo = lake.repository(lakes.REPOSITORY)
         branches = ["main"]
         for number in range(count):

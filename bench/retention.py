@@ -81,7 +81,7 @@ def fill(folder: Path, count: int) -> None:
     """The same history as records of the lake in a folder, with its branches and without its tags."""
     kv_url, objects_url = lakes.stores_in(folder)
     rows, refs = history(count)
-    with lakes.open_lake(f"{kv_url}?synchronous=normal", objects_url) as lake:
+    with lakes.open_lake(f"{kv_url}?fsync=0", objects_url) as lake:
         repo = lake.repository(lakes.REPOSITORY)
         kv, repo_id = lake.kv, repo.context.repo
         for start in range(0, count, PAGE):

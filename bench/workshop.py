@@ -258,4 +258,4 @@ def filling(folder: Path) -> Lake:
     kv_url, objects_url = lakes.stores_in(folder)
     with lakes.open_lake(kv_url, objects_url) as lake:
         blobs = lakes.blobs_of(folder, lake.repository(lakes.REPOSITORY))
-    return lakes.open_lake(f"{kv_url}?synchronous=normal", objects_url, lakes.files_under(blobs))
+    return lakes.open_lake(f"{kv_url}?fsync=0", objects_url, lakes.files_under(blobs))

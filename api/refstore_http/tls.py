@@ -27,7 +27,7 @@ _log = event_log.get_logger(__name__)
 
 
 class Certificate:
-    """A certificate chain and its key, in PEM files."""
+    """A certificate chain and its key, in PEM files, which may be one."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Raises InvalidSettings."""
@@ -38,11 +38,9 @@ class Certificate:
     @classmethod
     def from_settings(cls, settings: ApiSettings) -> Certificate | None:
         """Load the settings' certificate; None: the service speaks plain HTTP. Raises InvalidSettings."""
-        if not settings.tls_certificate and not settings.tls_key:
+        if not settings.tls_files:
             return None
-        if not settings.tls_certificate or not settings.tls_key:
-            raise InvalidSettings("api.tls_certificate and api.tls_key belong together; set both, or neither")
-        return cls(Path(settings.tls_certificate), Path(settings.tls_key))
+        return cls(Path(settings.tls_files[0]), Path(settings.tls_files[-1]))
 
     def reload(self) -> None:
         """Read the files again, and log the outcome. If they hold no valid pair, the certificate in force stays."""
@@ -60,12 +58,12 @@ class Certificate:
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.set_alpn_protocols(["http/1.1"])
         certificate, key = self._files
-        for name, path in (("tls_certificate", certificate), ("tls_key", key)):
+        for path in (certificate, key):
             try:
                 path.open("rb").close()
             except OSError as error:
                 raise InvalidSettings(
-                    f"api.{name}: {path} cannot be read ({error.strerror}); name a PEM file that this process may read"
+                    f"api.tls_files: {path} cannot be read ({error.strerror}); name PEM files that the service may read"
                 ) from error
         try:
             # an empty password, because OpenSSL would ask a terminal for one
@@ -73,7 +71,7 @@ class Certificate:
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or str(error) or "they cannot be read"
             raise InvalidSettings(
-                f"api.tls_certificate {certificate} and api.tls_key {key} are not a certificate and its key ({reason});"
+                f"api.tls_files: {certificate} and {key} are not a certificate and its key ({reason});"
                 " name the chain, the service's own certificate first, and the key without a password, both in PEM"
             ) from error
         return context

@@ -66,7 +66,7 @@ def serve(
         typer.Option(metavar="FILE", help="Speak HTTPS with this certificate chain (PEM); SIGHUP reads it again."),
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The certificate's key (PEM), without a password.")
+        str | None, typer.Option(metavar="FILE", help="The key (PEM), without a password, if it is in another file.")
     ] = None,
     s3_port: Annotated[
         int | None,
@@ -95,7 +95,10 @@ def serve(
     from refstore.kv_recovery.kv_verification import have_servers_changed
     from refstore.kv_recovery.superseded_records import settle_superseded_keys
 
-    own = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
+    if tls_key is not None and tls_certificate is None:
+        raise InvalidSettings("--tls-key is given without --tls-certificate; give both")
+    tls_files = tuple(filter(None, (tls_certificate, tls_key))) or None
+    own = {"host": host, "port": port, "workers": workers, "tls_files": tls_files}
     override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, "s3.port": s3_port})
     settings = settings_of(ctx, service=True)
     check_stores(settings)

@@ -26,12 +26,11 @@ class ObjectStoreSettings:
     """How one S3 service is reached. What is empty comes from the usual AWS configuration."""
 
     endpoint: str = ""
-    """Empty: Amazon's."""
-    region: str = ""
+    """The URL of the service, for one that is not Amazon's."""
     profile: str = ""
-    """The profile of the AWS configuration that has the credentials."""
-    addressing: str = ""
-    """`path`, `virtual` or `auto`; by default `path` where there is an endpoint."""
+    """The profile of the AWS configuration that has credentials, region or `s3.addressing_style`, where those of the
+    default profile are not this service's.
+    """
 
     @property
     def options(self) -> dict[str, str]:
@@ -73,8 +72,6 @@ def build_object_stores(values: Mapping[str, object]) -> dict[str, ObjectStoreSe
             raise InvalidSettings(
                 f"{SECTION}.{store}.endpoint must be a URL such as https://s3.example:9000, without credentials"
             )
-        if each.addressing not in ("", "auto", "path", "virtual"):
-            raise InvalidSettings(f"{SECTION}.{store}.addressing is none of auto, path and virtual; use one of them")
     return stores
 
 

@@ -26,6 +26,8 @@ from refstore.purge_document.purge_key import PURGE_KEY_CHARACTERS
 
 NO_SETTING: Final = "no setting"
 """Marks a field of the dataclasses below that no source may set."""
+ONLY_OPTION: Final = "only an option"
+"""Marks a field that says how one process runs: only an option of its command sets it, no variable and no file."""
 DURATION: Final = "_seconds"
 """The end of the name of a field that is a duration."""
 _BOUNDS: Final = "bounds"
@@ -36,9 +38,14 @@ _DOMAIN: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
 
-def _number_setting(default: float, least: float, most: float) -> Any:
+def _number_setting(default: float, least: float, most: float, *, only_option: bool = False) -> Any:
     """Declare a number and its bounds."""
-    return field(default=default, metadata={_BOUNDS: (least, most)})
+    return field(default=default, metadata={_BOUNDS: (least, most), ONLY_OPTION: only_option})
+
+
+def _option(default: Any) -> Any:
+    """Declare what only an option sets."""
+    return field(default=default, metadata={ONLY_OPTION: True})
 
 
 def _constant(default: Any) -> Any:
@@ -83,7 +90,7 @@ class ReaperSettings:
     reserve: int = _number_setting(32 << 20, 0, 1 << 40)
     """The bytes of the file that a reaper keeps on each disk of this machine that has the KV or the objects; on a
     small disk a twentieth of it. When others fill the disk it is given up, so that deletion has the room to begin with.
-    0: none, such as on a volume with a quota.
+    0: none. For volumes with a quota.
     """
 
     def __post_init__(self) -> None:
@@ -94,9 +101,9 @@ class ReaperSettings:
 class MetricsSettings:
     """Where Prometheus reads the metrics of a reaper that runs by itself. The service has `/metrics` at its port."""
 
-    host: str = "127.0.0.1"
+    host: str = _option("127.0.0.1")
     """The address to listen at. For a Prometheus on another machine."""
-    port: int = _number_setting(0, 0, 65_535)
+    port: int = _number_setting(0, 0, 65_535, only_option=True)
     """The port. 0: no metrics."""
 
     def __post_init__(self) -> None:
@@ -107,9 +114,11 @@ class MetricsSettings:
 class ApiSettings:
     """The HTTP service."""
 
-    host: str = "127.0.0.1"
+    host: str = _option("127.0.0.1")
+    """The address to listen at. For clients on other machines, without a proxy on this one."""
     port: int = _number_setting(8000, 0, 65_535)
-    workers: int = _number_setting(1, 1, 256)
+    """The port of the API and the pages. Where another program has it."""
+    workers: int = _number_setting(1, 1, 256, only_option=True)
     """Processes that serve requests. Each has its own connections, and its own count of wrong secrets. For a machine
     with several processors.
     """
@@ -118,7 +127,9 @@ class ApiSettings:
     same time, half of them for one access key at most.
     """
     public_url: str = ""
-    """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request."""
+    """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request. For a service
+    beyond loopback, or behind a proxy.
+    """
     upload_bytes_max: int = _constant(5 << 40)
     """The largest object: S3's limit."""
     upload_idle_seconds: float = _constant(60.0)
@@ -129,17 +140,16 @@ class ApiSettings:
     """Connections of one process; fewer if it may not open two files for each (`ulimit -n`)."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are trusted. The client's address is the last
-    one there that is not a trusted proxy.
+    one there that is not a trusted proxy. For a service behind proxies that set them.
     """
-    tls_certificate: str = ""
-    """The PEM file of the service's certificate and the intermediate ones. Empty: plain HTTP. It is read again on
-    SIGHUP.
+    tls_certificate: tuple[str, ...] = ()
+    """PEM files: of the service's certificate with the intermediate ones, and of its key, without a password; or one
+    file with both. Empty: plain HTTP. They are read again on SIGHUP. For HTTPS without a proxy.
     """
-    tls_key: str = ""
-    """The PEM file of the certificate's key, without a password."""
     namespaces: tuple[str, ...] = ()
     """URLs of folders, such as s3://bucket/team/, below which repositories may be created over HTTP. Empty: below the
-    lake's own objects; if those are on S3, in any bucket that the service's credentials can access.
+    lake's own objects; if those are on S3, in any bucket that the service's credentials can access. For credentials
+    that also reach buckets of others.
     """
 
     def __post_init__(self) -> None:
@@ -156,6 +166,8 @@ class ApiSettings:
                     f"api.trusted_proxies: {network[:80]!r} is not an address or network ({error}); write 192.0.2.7 or "
                     "10.1.0.0/16"
                 ) from None
+        if len(self.tls_certificate) > 2:
+            raise InvalidSettings("api.tls_certificate names more than two files; name the certificate's and the key's")
         for url in self.namespaces:
             if not _URL.fullmatch(url) or "?" in url or "#" in url:
                 raise InvalidSettings(
@@ -169,19 +181,28 @@ class S3Settings:
     """The S3 gateway of the service."""
 
     port: int = _number_setting(-1, -1, 65_535)
-    """The port where S3 clients are answered. -1: none. 0: any port that is free."""
+    """The port where S3 clients are answered. -1: none. 0: any port that is free. For tools that speak S3."""
     domain: str = ""
     """The domain below which each bucket is a host, as in `bucket.s3.example.org`. Empty: buckets are in the path only.
+    For clients that cannot put the bucket into the path.
     """
     buckets: tuple[str, ...] = ()
-    """Buckets that are one branch of a repository each, as `NAME=REPOSITORY:BRANCH`: their keys begin without a ref."""
+    """Buckets that are one branch of a repository each, as `NAME=REPOSITORY:BRANCH`: their keys begin without a ref.
+    For tools that know buckets only, such as table formats.
+    """
+    create_buckets: bool = _option(False)
+    """Whether S3 clients of operators create and delete buckets. For tools that insist on it: DeleteBucket also deletes
+    what somebody uploads at that very moment.
+    """
     multipart_seconds: float = _constant(float(7 * DAY_SECONDS))
     """How long an upload in parts may be completed after it was begun. After that its parts are deleted."""
     redirect_reads: bool = False
-    """Whether a GET is answered with a redirection to a presigned URL of the object store, where it makes such URLs."""
+    """Whether a GET is answered with a redirection to a presigned URL of the object store, where it makes such URLs.
+    For many bytes, and clients that reach the object store themselves.
+    """
     secrets_key: str = field(default="", repr=False)
     """The key that encrypts the secrets of S3 clients in the KV, at least 32 characters. Empty: with `data`, one is
-    generated and stored in that folder; else no key has such a secret.
+    generated and stored in that folder; else no key has such a secret. For stores that are named by URLs.
     """
 
     def __post_init__(self) -> None:
@@ -201,27 +222,32 @@ class S3Settings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["auto", "console", "json"] = "auto"
+    """The least that is logged. For a search for a fault, or for logs that are paid by the line."""
+    format: Literal["auto", "console", "json"] = _option("auto")
     """auto: plain lines of a command; of a service, console lines on a terminal and JSON lines elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     data: Path | None
-    """The directory of the embedded default. None: the stores were given by URL."""
+    """The directory of the embedded default. None: the stores were given by URL. For a lake on one machine."""
     kv: str = field(repr=False)
+    """The URL of the KV. For a lake that several machines share."""
     objects: str = field(repr=False)
+    """The URL of the object store. For a lake on S3, or one that several machines share."""
     signing_keys: tuple[str, ...] = field(default=(), repr=False)
     """`kid:secret` each. The first one signs issued addresses; all of them verify. Empty: one is generated and stored
-    in the KV.
+    in the KV. For keys that are changed from time to time, or must not stand in the KV.
     """
     purge_key: str = field(default="", repr=False)
     """The key of what the purge keeps about ids, at least 32 characters. It stands neither in the KV nor in the object
-    store. Empty: with `data`, one is generated and stored in that folder; else the purge keeps nothing about ids.
+    store. Empty: with `data`, one is generated and stored in that folder; else the purge keeps nothing about ids. For
+    purges in stores that are named by URLs.
     """
     import_from: tuple[str, ...] = ()
     """URLs of folders, such as s3://bucket/prefix/ or file:///directory/. Only below them foreign objects are read, and
     only from there clients of the service may import. An S3 URL may say how its bucket is reached (`?endpoint=...`).
+    For data that lies elsewhere and is to be named without a copy.
     """
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
@@ -333,14 +359,14 @@ class Setting(NamedTuple):
         return value if isinstance(value, int | float | None) else str(value)
 
 
-def _table(section: type, prefix: str = "") -> Iterator[Setting]:
+def _table(section: type, prefix: str = "", *, only_options: bool = False) -> Iterator[Setting]:
     hints = get_type_hints(section)
     for entry in cast(Iterable[Field[object]], fields(section)):
         if NO_SETTING in entry.metadata or (section is Safety and entry.name in NO_SETTINGS):
             continue
         if is_dataclass(hints[entry.name]):
-            yield from _table(hints[entry.name], f"{entry.name}.")
-        else:
+            yield from _table(hints[entry.name], f"{entry.name}.", only_options=only_options)
+        elif entry.metadata.get(ONLY_OPTION, False) == only_options:
             name = prefix + entry.name.removesuffix(DURATION)
             default = None if entry.default is MISSING else entry.default
             yield Setting(name, hints[entry.name], default, entry.name)
@@ -348,6 +374,8 @@ def _table(section: type, prefix: str = "") -> Iterator[Setting]:
 
 SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _table(Settings)}
 """Every setting by name, in the order of the dataclasses. A new setting is added there only."""
+OPTIONS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _table(Settings, only_options=True)}
+"""What only an option of a command sets, likewise by name."""
 
 
 def store_setting(name: str) -> Setting:

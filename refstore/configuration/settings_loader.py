@@ -3,7 +3,7 @@
 Every command, and `refstore.open`, finds its values in the same way. The first source that has a value wins:
 
     1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...; the arguments of `refstore.open`
-    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_SAFETY_GRACE, REFSTORE_REAPER_RESERVE, ...
+    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_SAFETY_GRACE, REFSTORE_REAPER_BREAKER_SHARE, ...
     3. one TOML file          --config, REFSTORE_CONFIG, or that of the user's configuration directory; never two merged
     4. the default
 
@@ -35,6 +35,7 @@ from refstore.configuration.object_store_settings import (
 )
 from refstore.configuration.settings import (
     ENVIRONMENT_PREFIX,
+    OPTIONS,
     SECTIONS,
     SETTINGS,
     Setting,
@@ -45,7 +46,7 @@ from refstore.configuration.settings import (
 from refstore.configuration.settings_file import CONFIG, CONFIG_VARIABLE, SettingsFile, read_settings_file
 from refstore.core.durations import read_duration
 from refstore.core.redaction import redact_url
-from refstore.core.safety import LONGEST_SECONDS
+from refstore.core.safety import LONGEST_SECONDS, SHARED
 from refstore.core.suggestions import find_nearest
 from refstore.errors import InvalidSettings
 
@@ -54,6 +55,7 @@ COMMITTER: Final = "REFSTORE_COMMITTER"
 
 _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
 """Variables that Kubernetes sets if a service is called refstore."""
+_AGREED: Final = frozenset(name.removesuffix("_seconds") for name in SHARED)
 _STORE_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S*")
 """Drivers may take URLs without an authority, such as memory:."""
 _STORES: Final = ("data", "kv", "objects")
@@ -90,7 +92,7 @@ class SettingRow(NamedTuple):
 class LoadedSettings:
     settings: Settings
     origins: Mapping[str, Origin]
-    """By setting name, such as `reaper.reserve`, for every setting."""
+    """By setting name, such as `reaper.breaker_share`, for every setting."""
     file: SettingsFile
     """The TOML file that was read."""
     warnings: tuple[str, ...]
@@ -101,15 +103,15 @@ class LoadedSettings:
     def rows(self) -> Iterator[SettingRow]:
         """Yield the file, then every setting, with secrets hidden."""
         yield SettingRow(CONFIG, str(self.file.path.absolute()) if self.file.path else None, self.file.origin)
-        for name in (*SETTINGS, *(name for name in self.origins if name not in SETTINGS)):
-            setting = SETTINGS.get(name) or store_setting(name)
+        for name in (*SETTINGS, *filter(is_store_setting, self.origins)):
+            setting = _setting_of(name)
             yield SettingRow(name, setting.display_value(self.value(name)), str(self.origins[name]))
 
     def value(self, name: str) -> object:
-        """Return the value of a setting, such as `data` or `reaper.reserve`."""
+        """Return the value of a setting, such as `data` or `reaper.breaker_share`."""
         current: object = self.settings
         section, _, last = name.rpartition(".")
-        for part in (*filter(None, section.split(".")), SETTINGS[name].field if name in SETTINGS else last):
+        for part in (*filter(None, section.split(".")), last if is_store_setting(name) else _setting_of(name).field):
             is_table = isinstance(current, Mapping)
             current = cast("Mapping[str, object]", current)[part] if is_table else getattr(current, part)
         return current
@@ -133,7 +135,7 @@ def load_settings(
     directory, where a TOML file may be if neither `--config` nor `REFSTORE_CONFIG` names one. A named file must exist.
     `given_as`: what messages call the source of `flags`, if it is not the command line.
     """
-    allowed = {CONFIG, *SETTINGS}
+    allowed = {CONFIG, *SETTINGS, *OPTIONS}
     check_names((name for name in flags if name.startswith(f"{SECTION}.")), given_as or "command line")
     if unknown := {name for name in flags if not is_store_setting(name)} - allowed:
         raise InvalidSettings(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(sorted(allowed))}")
@@ -155,10 +157,10 @@ def load_settings(
     values: dict[str, object] = {}
     origins: dict[str, Origin] = {}
     store_settings = sorted({name for source in sources for name in source if is_store_setting(name)})
-    for name in (*SETTINGS, *store_settings):
+    for name in (*SETTINGS, *OPTIONS, *store_settings):
         if name in _STORES:
             continue
-        setting = SETTINGS.get(name) or store_setting(name)
+        setting = _setting_of(name)
         value, origin = next(
             (source[name] for source in sources if name in source), (setting.default, Origin("default"))
         )
@@ -167,6 +169,10 @@ def load_settings(
     _choose_stores(sources, default_data, values, origins)
     warnings = (*file.warnings, *_find_suspicious(environ))
     return LoadedSettings(_build_settings(values, origins), origins, file, warnings)
+
+
+def _setting_of(name: str) -> Setting:
+    return SETTINGS.get(name) or OPTIONS.get(name) or store_setting(name)
 
 
 def _parse_file(read: SettingsFile) -> dict[str, object]:
@@ -191,6 +197,14 @@ def _parse_file(read: SettingsFile) -> dict[str, object]:
         else:
             raise InvalidSettings(f"{file}: {key} must be a table; write [{key}] and its settings below")
     for name in settings:
+        if name in OPTIONS:
+            raise InvalidSettings(
+                f"{file}: {name} is not a setting; give it as an option of the command, in each start"
+            )
+        if name.removesuffix("_seconds").removeprefix("safety.") in _AGREED:
+            raise InvalidSettings(
+                f"{file}: {name} is not a setting; all processes of a lake agree on it: refstore config --set"
+            )
         if name not in SETTINGS and not is_store_setting(name):
             section = name.rpartition(".")[0]
             allowed = [other for other in SETTINGS if other.rpartition(".")[0] == section]
@@ -263,7 +277,7 @@ def _build_settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) ->
     """Make the settings of values that have the types of their fields. Raises InvalidSettings."""
 
     def section(name: str) -> dict[str, Any]:
-        return {SETTINGS[key].field: value for key, value in values.items() if key.startswith(f"{name}.")}
+        return {_setting_of(key).field: value for key, value in values.items() if key.startswith(f"{name}.")}
 
     try:
         return Settings(
@@ -284,15 +298,21 @@ def _build_settings(values: Mapping[str, Any], origins: Mapping[str, Origin]) ->
 def _find_suspicious(environ: Mapping[str, str]) -> Iterator[str]:
     variables = {CONFIG_VARIABLE, COMMITTER, *(setting.variable for setting in SETTINGS.values())}
     variables |= {*store_variables(environ).values()}
+    options = {setting.variable for setting in OPTIONS.values()}
+    by_name = {f"{ENVIRONMENT_PREFIX}{_last_part(name).upper()}": each.variable for name, each in SETTINGS.items()}
     for name in sorted(environ):
         if not name.startswith(ENVIRONMENT_PREFIX) or name in variables or name.startswith(_ORCHESTRATORS):
             continue
         if name.startswith(VARIABLES):
             yield (
                 f"{name} is not a setting and has no effect; the variables of a named store are "
-                f"{VARIABLES}NAME_ENDPOINT, _REGION, _PROFILE and _ADDRESSING"
+                f"{VARIABLES}NAME_ENDPOINT and _PROFILE"
             )
-        elif near := find_nearest(name, variables, cutoff=0.85):
+        elif name in options:
+            yield f"{name} is not a setting and has no effect; give it as an option of the command"
+        elif near := find_nearest(name, variables, cutoff=0.85) or by_name.get(
+            name.replace("_SAFETY_", "_").removesuffix("_SECONDS")
+        ):
             yield f"{name} is not a setting and has no effect; did you mean {near}?"
 
 

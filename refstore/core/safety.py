@@ -69,17 +69,21 @@ class Safety:
     what the scrubber leaves time for.
     """
     grace_seconds: float = float(DAY_SECONDS)
-    """How long an address stays after it lost its last reference, so that `restore` can take it back (rule 8)."""
+    """How long an address stays after it lost its last reference, so that `restore` can take it back (rule 8). For
+    storage that is dear, or mistakes that are noticed late.
+    """
     issue_seconds: float = 3600.0
     """How long an issued address may be linked (rule 10)."""
     witness: WitnessMode = "commits"
     """What a KV that goes back in time may not lose unnoticed (rule 21): commits, branches and tags; or always also
-    what this process links and restores, for one more object in the store for each call.
+    what this process links and restores, for one more object in the store for each call. For a KV whose failover may
+    lose writes.
     """
 
     copy_linked: CopyMode = "never"
     """Whether this process links a copy of what was written to an issued address. On S3 the URL of an issued address
-    writes there until it expires, also after a link and a commit; nobody has a URL of the copy.
+    writes there until it expires, also after a link and a commit; nobody has a URL of the copy. For writers by
+    issued addresses who are not trusted with what they have handed over.
     """
 
     @property

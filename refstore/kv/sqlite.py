@@ -2,11 +2,11 @@
 processes.
 
 One table, ordered by its primary key, in WAL mode. Readers never wait for a writer. A writer waits for the one before
-it, at most `busy_timeout` seconds, then raises `KVUnavailable`. All writes of one `execute` are one transaction.
+it, at most BUSY_TIMEOUT_SECONDS, then raises `KVUnavailable`. All writes of one `execute` are one transaction.
 
-Durability: with `synchronous=full` (the default) a completed write survives a crash of the process or the system, and a
-power loss, provided that the disk honours fsync. With `?synchronous=normal` a power loss may undo the last calls (in
-order, never half of one). The reaper may have deleted blobs because of a write that is then undone, so use it for
+Durability: a completed write survives a crash of the process or the system, and a power loss, provided that the disk
+honours fsync. With `?fsync=0` (SQLite's `synchronous=normal`) a power loss may undo the last calls (in order, never
+half of one). The reaper may have deleted blobs because of a write that is then undone, so use it for
 scratch data only. The file must be on a local disk: WAL does not work between machines (NFS, SMB).
 
 SQLite comes with apsw. Do not open the file with Python's `sqlite3` in the same process: when either of two copies of
@@ -20,7 +20,7 @@ file was moved over the path while this process has the old one open, because th
 old one. The identity does not show a copy that is written into the file itself (`cp copy kv.db`). Move a copy into
 place instead: `mv`.
 
-Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (seconds).
+The only option is `?fsync=0`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _DELETE_RANGE: Final = "DELETE FROM kv WHERE partition = ? AND name BETWEEN ? AN
 
 _UNAVAILABLE: Final = {
     apsw.SQLITE_BUSY: (
-        "another process kept it locked for too long; make the same call again, or raise ?busy_timeout=SECONDS"
+        f"another process kept it locked for {BUSY_TIMEOUT_SECONDS:g} s and more; make the same call again"
     ),
     apsw.SQLITE_LOCKED: "another connection kept it locked; make the same call again",
     apsw.SQLITE_PROTOCOL: "its locks are contended; make the same call again",
@@ -182,22 +182,10 @@ def open_sqlite(url: str, clock: Clock) -> SqliteKV:
             f"{url!r} names no file; write sqlite:///absolute/path.db, or memory: for a temporary store"
         )
     options = dict(parse_qsl(query, keep_blank_values=True))
-    synchronous = options.pop("synchronous", "full").lower()
-    if synchronous not in ("full", "normal"):
-        raise InvalidSettings(f"synchronous={synchronous!r} in {url!r} is not known; use full or normal")
-    try:
-        busy_timeout_seconds = float(options.pop("busy_timeout", BUSY_TIMEOUT_SECONDS))
-    except ValueError:
-        busy_timeout_seconds = -1.0
-    if not 0 <= busy_timeout_seconds <= 3600:
-        raise InvalidSettings(f"busy_timeout in {url!r} must be a number of seconds from 0 to 3600")
-    if options:
-        raise InvalidSettings(
-            f"{url!r} has unknown options: {', '.join(options)}; known are synchronous and busy_timeout"
-        )
-    return SqliteKV(
-        Path(unquote(file_path)), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds, clock=clock
-    )
+    fsync = options.pop("fsync", "1")
+    if fsync not in ("0", "1") or options:
+        raise InvalidSettings(f"{url!r} has unknown options; known is fsync, 0 or 1")
+    return SqliteKV(Path(unquote(file_path)), fsync=fsync == "1", clock=clock)
 
 
 class SqliteKV(KV):
@@ -207,12 +195,12 @@ class SqliteKV(KV):
         self,
         path: Path,
         *,
-        synchronous: str = "full",
+        fsync: bool = True,
         busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
         clock: Clock | None = None,
     ) -> None:
         self._path = path
-        self._synchronous = synchronous
+        self._fsync = fsync
         self._busy_timeout_seconds = busy_timeout_seconds
         self._clock = clock or SystemClock()
         self._idle: list[SqliteConnection] = []
@@ -419,7 +407,7 @@ class SqliteKV(KV):
             raise StoreMisconfigured(
                 f"the KV file {self._path} cannot use WAL here (its mode is {mode}); put it on a local disk"
             )
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute(f"PRAGMA synchronous = {'full' if self._fsync else 'normal'}")
         connection.execute("PRAGMA fullfsync = 1")  # macOS: fsync alone leaves it in the disk's cache
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")

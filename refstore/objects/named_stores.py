@@ -18,8 +18,8 @@ from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName, InvalidSettings
 from refstore.objects.store_urls import StoreURL, parse_store_url
 
-CONNECTION_OPTIONS: Final = ("endpoint", "region", "profile", "addressing")
-"""The options of an s3:// URL that say how its bucket is reached."""
+CONNECTION_OPTIONS: Final = ("endpoint", "profile")
+"""The options of an s3:// URL that say how its bucket is reached. The profile comes from a named store only."""
 
 NamedStores = Mapping[str, Mapping[str, str]]
 """The connection options of each named store."""
@@ -32,7 +32,11 @@ def resolve_url(url: str, named: NamedStores, lake_url: str) -> str:
     parsed = parse_store_url(url)
     if parsed.scheme != "s3":
         return url
-    own = parse_store_url(lake_url)
+    for each in (parsed, own := parse_store_url(lake_url)):
+        if "profile" in each.options:
+            raise InvalidSettings(
+                f"{redact_url(url)!r} has a profile; set stores.NAME.profile, and write ?endpoint=NAME"
+            )
     if not _connection_options(parsed) and own.scheme == "s3":
         parsed = _add_default_options(parsed, _connection_options(own))
     name = parsed.options.get("endpoint", "")

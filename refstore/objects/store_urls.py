@@ -1,7 +1,7 @@
 """URLs of object stores. The parser is strict: a mistyped option is an error and not a default.
 
     file:///var/lib/refstore/objects?fsync=0
-    s3://bucket/prefix?endpoint=http://127.0.0.1:8000&region=us-east-1
+    s3://bucket/prefix?endpoint=http://127.0.0.1:8000
     memory://name
 
 A URL never contains secrets, because it is written into repositories' records and into logs. `user:password@` is
@@ -39,10 +39,10 @@ class StoreURL(NamedTuple):
         query = urlencode(sorted(self.options.items()), safe="/:")
         return f"{self.scheme}://{self.host}{quote(self.path)}{'?' + query if query else ''}"
 
-    def check_options(self, *names: str) -> None:
-        """Raise InvalidSettings for an option that is not in `names`."""
+    def check_options(self, *names: str, unnamed: str = "") -> None:
+        """Raise InvalidSettings for an option that is not in `names`, nor `unnamed`, which people do not write."""
         for name in self.options:
-            if name not in names:
+            if name not in (*names, unnamed):
                 raise InvalidSettings(
                     f"{name!r} is not an option of {self.scheme}:// object stores; use "
                     f"{', '.join(names) if names else 'none at all'}"

@@ -269,7 +269,7 @@ def test_a_request_in_one_flight_with_the_handshakes_end_is_answered(secure: Run
         ("key.pem", "key.pem", "are not a certificate and its key"),
         ("chain.pem", "other.pem", "are not a certificate and its key"),
         ("chain.pem", "locked.pem", "without a password"),
-        ("chain.pem", "", "belong together"),
+        ("chain.pem", "", "are not a certificate and its key"),
     ],
 )
 def test_a_wrong_file_is_an_error_at_the_start(
@@ -279,7 +279,7 @@ def test_a_wrong_file_is_an_error_at_the_start(
     Pair(tmp_path / "locked-chain.pem", tmp_path / "locked.pem").renew(password=b"secret")
     with pytest.raises(InvalidSettings, match=message):
         Certificate.from_settings(
-            ApiSettings(tls_certificate=str(tmp_path / certificate), tls_key=str(tmp_path / key) if key else "")
+            ApiSettings(tls_files=tuple(str(tmp_path / name) for name in (certificate, key) if name))
         )
 
 

@@ -117,7 +117,7 @@ def test_a_server_that_is_not_there(key: Key) -> None:
         "redis+sentinel://127.0.0.1:1/main",
         "redis://no.such.host.invalid",
     ):
-        with driver(url + "?socket_connect_timeout=1") as kv, pytest.raises(KVUnavailable) as caught:
+        with driver(url + "?timeout=2s") as kv, pytest.raises(KVUnavailable) as caught:
             kv.set(key, b"1")
         assert caught.value.nothing_done
 
@@ -128,7 +128,7 @@ def test_a_server_that_is_not_there(key: Key) -> None:
 def test_a_stalled_server_is_given_up_and_what_it_was_told_is_recognised(server: RedisServer, part: str) -> None:
     """It takes the first request when it wakes up, and the retry behind it."""
     a, b = Key(part, "a"), Key(part, "b")
-    with driver(server.url + "?socket_timeout=1") as kv:
+    with driver(server.url + "?timeout=1s") as kv:
         kv.set_many([(a, b"0"), (b, b"0")])
         server.pause()
         with pytest.raises(KVUnavailable, match="may have been performed") as caught:
@@ -140,7 +140,7 @@ def test_a_stalled_server_is_given_up_and_what_it_was_told_is_recognised(server:
         until(lambda: kv.get(a) == b"1", "the first request")
     server.pause()
     threading.Timer(2.5, server.resume).start()
-    with contextlib.closing(open_kv(server.url + "?socket_timeout=1", attempts=20)) as kv:
+    with contextlib.closing(open_kv(server.url + "?timeout=1s", attempts=20)) as kv:
         assert kv.set_if(b, b"0", b"1") is True
         assert kv.get(b) == b"1"
 
@@ -186,7 +186,7 @@ def test_what_was_not_sent_when_we_gave_up_is_never_sent() -> None:
     A server that does not read stands for a network that does not deliver.
     """
     with DeafStub(lambda command: b":0\r\n" if command[0] == b"ZCARD" else b"-ERR unknown\r\n", last=b"ZCARD") as stub:
-        with driver(f"redis://127.0.0.1:{stub.port}?socket_timeout=1") as kv:
+        with driver(f"redis://127.0.0.1:{stub.port}?timeout=1s") as kv:
             kv.count("p", limit=1)
             with pytest.raises(KVUnavailable):
                 kv.set(Key("p", "k"), b"v" * REQUEST_BYTES)
@@ -270,20 +270,26 @@ def test_tls(tmp_path: Path, key: Key) -> None:
     made = subprocess.run(["openssl", *words], check=False, capture_output=True)
     assert made.returncode == 0, made.stderr
     tls_port = RedisServer(tmp_path).port
+    both = tmp_path / "both.pem"
+    both.write_bytes((tmp_path / "cert.pem").read_bytes() + (tmp_path / "key.pem").read_bytes())
     files = ("--tls-cert-file", cert, "--tls-key-file", key_file, "--tls-ca-cert-file", cert)
     with RedisServer(tmp_path / "redis", options=("--tls-port", str(tls_port), "--tls-auth-clients", "no", *files)):
-        with driver(f"rediss://localhost:{tls_port}?ssl_ca_certs={tmp_path}/cert.pem") as kv:
+        with driver(f"rediss://localhost:{tls_port}?certificates={cert}") as kv:
             kv.set(key, b"1")
             assert kv.get(key) == b"1"
         with driver(f"rediss://localhost:{tls_port}") as kv, pytest.raises(KVUnavailable, match="certificate"):
             kv.get(key)
         with (
-            driver(f"rediss://127.0.0.1:{tls_port}?ssl_ca_certs={tmp_path}/cert.pem") as kv,
+            driver(f"rediss://127.0.0.1:{tls_port}?certificates={cert}") as kv,
             pytest.raises(KVUnavailable, match=r"certificate|address"),
         ):
             kv.get(key)
-        with driver(f"rediss://127.0.0.1:{tls_port}?ssl_ca_certs={tmp_path}/cert.pem&ssl_check_hostname=false") as kv:
-            assert kv.get(key) == b"1"
+    with RedisServer(tmp_path / "mutual", options=("--tls-port", str(tls_port), "--tls-auth-clients", "yes", *files)):
+        with driver(f"rediss://localhost:{tls_port}?certificates={cert}") as kv, pytest.raises(KVUnavailable):
+            kv.get(key)
+        with driver(f"rediss://localhost:{tls_port}?certificates={both}") as kv:
+            kv.set(key, b"2")
+            assert kv.get(key) == b"2"
 
 
 # ---- servers that would lose data
@@ -437,14 +443,14 @@ def test_a_key_that_is_not_ours(server: RedisServer, part: str) -> None:
 
 def test_wait_counts_replicas(tmp_path: Path, key: Key) -> None:
     with RedisServer(tmp_path / "master", options=("--repl-diskless-sync-delay", "0")) as master:
-        with driver(master.url + "?wait=1&wait_timeout=0.2") as kv:
+        with driver(master.url + "?wait=1&timeout=400ms") as kv:
             with pytest.raises(KVUnavailable, match="only 0 of 1 replicas"):
                 kv.set(key, b"1")
             assert kv.get(key) == b"1"  # reads do not wait; and it was written: the outcome was unknown
         replica = RedisServer(tmp_path / "replica", options=("--replicaof", "127.0.0.1", str(master.port)))
         with replica, contextlib.closing(replica.client()) as client:
             until(lambda: client.info("replication")["master_link_status"] == "up", "the replica")
-            with driver(master.url + "?wait=1&wait_timeout=4") as kv:
+            with driver(master.url + "?wait=1&timeout=8s") as kv:
                 kv.set(key, b"2")
                 assert kv.execute([Exchange(key, b"3"), Get(key)]) == [b"2", b"3"]
                 assert client.zrangebylex(partition_key("refstore", key.partition), "-", "+") == ["k\0003"]
@@ -461,7 +467,7 @@ def test_a_sentinel_failover(tmp_path: Path, part: str) -> None:
     """
     with RedisSentinels(tmp_path, password="pw") as sentinels:
         acknowledged = 0
-        with driver(sentinels.url + "?wait=1&wait_timeout=2&socket_timeout=3") as kv:
+        with driver(sentinels.url + "?wait=1&timeout=4s") as kv:
             kv.set_many([(Key(part, f"{i:04d}"), b"before") for i in range(500)])
             killed = sentinels.master()
             killer = threading.Thread(target=killed.kill)
@@ -473,7 +479,7 @@ def test_a_sentinel_failover(tmp_path: Path, part: str) -> None:
                         killer.start()
             killer.join()
         assert acknowledged >= 50
-        with contextlib.closing(open_kv(sentinels.url + "?socket_timeout=3", attempts=40)) as kv:
+        with contextlib.closing(open_kv(sentinels.url + "?timeout=3s", attempts=40)) as kv:
             kv.set(Key(part, "after"), b"1")
             there = dict(kv.scan_all(part))
         assert sentinels.master() is not killed
@@ -486,7 +492,7 @@ def test_a_master_that_is_demoted_amid_writes(tmp_path: Path, key: Key) -> None:
     """With wait=1 what it still takes is not acknowledged, and is done again on the new master."""
     with (
         RedisSentinels(tmp_path) as sentinels,
-        contextlib.closing(open_kv(sentinels.url + "?wait=1&wait_timeout=0.5", attempts=40)) as kv,
+        contextlib.closing(open_kv(sentinels.url + "?wait=1&timeout=1s", attempts=40)) as kv,
     ):
         kv.set(key, b"0")
         old = sentinels.master()
@@ -550,7 +556,7 @@ def test_slots_that_move(tmp_path: Path, part: str) -> None:
 @pytest.mark.slow
 def test_a_cluster_without_one_of_its_masters(tmp_path: Path, part: str) -> None:
     """Its slots are unavailable, then the cluster says so itself; with the node back, everything is there."""
-    with RedisCluster(tmp_path) as cluster, driver(cluster.url + "?socket_timeout=2") as kv:
+    with RedisCluster(tmp_path) as cluster, driver(cluster.url + "?timeout=2s") as kv:
         keys = [Key(f"{part}/{i}", "k") for i in range(30)]
         kv.set_many([(key, b"1") for key in keys])
         down = cluster.owner_of(partition_key("refstore", keys[0].partition))
@@ -570,9 +576,9 @@ def test_a_cluster_failover(tmp_path: Path, part: str) -> None:
     """A master is killed; its replica takes over, and a retrying client goes on by itself."""
     with RedisCluster(tmp_path, replicas=1) as cluster:
         keys = [Key(f"{part}/{i}", "k") for i in range(30)]
-        with driver(cluster.url + "?wait=1&wait_timeout=2&socket_timeout=3") as kv:
+        with driver(cluster.url + "?wait=1&timeout=4s") as kv:
             kv.set_many([(key, b"1") for key in keys])
-        with contextlib.closing(open_kv(cluster.url + "?socket_timeout=2", attempts=40)) as kv:
+        with contextlib.closing(open_kv(cluster.url + "?timeout=2s", attempts=40)) as kv:
             assert kv.get_many(keys) == [b"1"] * 30
             cluster.owner_of(partition_key("refstore", keys[0].partition)).kill()
             assert kv.set_if_many([SetIf(key, b"1", b"2") for key in keys]) == [True] * 30

@@ -47,7 +47,7 @@ def test_a_restarted_server_is_another(tmp_path: Path, binary: str | None, *, ki
 
 
 def test_a_server_that_does_not_answer_is_not_identified(tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "redis") as server, driver(server.url + "?socket_timeout=1") as kv:
+    with RedisServer(tmp_path / "redis") as server, driver(server.url + "?timeout=1s") as kv:
         before = kv.servers()
         server.pause()
         with pytest.raises(KVUnavailable):
@@ -105,7 +105,7 @@ def test_a_sentinel_failover_gives_another_server(tmp_path: Path, *, comes_back:
     """Also while the old master, which was only stopped, says on open connections that it still is the master."""
     with (
         RedisSentinels(tmp_path, password="pw") as sentinels,
-        contextlib.closing(open_kv(sentinels.url + "?socket_timeout=3", attempts=40)) as kv,
+        contextlib.closing(open_kv(sentinels.url + "?timeout=3s", attempts=40)) as kv,
     ):
         kv.set(KEY, b"1")
         before = kv.servers()
@@ -130,7 +130,7 @@ def test_a_cluster_failover_gives_one_other_server(tmp_path: Path, *, comes_back
     """Also while the old master, which was only stopped, may say that it still is a master."""
     with (
         RedisCluster(tmp_path, replicas=1) as cluster,
-        contextlib.closing(open_kv(cluster.url + "?socket_timeout=2", attempts=40)) as kv,
+        contextlib.closing(open_kv(cluster.url + "?timeout=2s", attempts=40)) as kv,
     ):
         before = kv.servers()
         partitions = [server.partition for server in before]
@@ -162,7 +162,7 @@ def owners_of(cluster: RedisCluster, partitions: Sequence[str]) -> dict[str, Red
 
 def test_a_cluster_without_one_of_its_masters_is_not_identified(tmp_path: Path) -> None:
     """Each master is asked, and the map of slots is read each time: the driver's own may be out of date."""
-    with RedisCluster(tmp_path) as cluster, driver(cluster.url + "?socket_timeout=1") as kv:
+    with RedisCluster(tmp_path) as cluster, driver(cluster.url + "?timeout=1s") as kv:
         before = kv.servers()
         cluster.nodes[1].pause()
         with pytest.raises(KVUnavailable):

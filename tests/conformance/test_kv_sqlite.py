@@ -54,7 +54,7 @@ def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url, file in [
         ("sqlite:here.db", "here.db"),
-        (f"sqlite://{tmp_path}/new/dir/there.db?synchronous=normal&busy_timeout=1.5", "new/dir/there.db"),
+        (f"sqlite://{tmp_path}/new/dir/there.db?fsync=0", "new/dir/there.db"),
         (f"sqlite:{tmp_path}/a%20b.db", "a b.db"),
     ]:
         kv = open_kv(url)
@@ -71,9 +71,8 @@ def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "sqlite:///",
         "sqlite://host/kv.db",
         "sqlite::memory:",
-        "sqlite:kv.db?synchronous=off",
-        "sqlite:kv.db?busy_timeout=soon",
-        "sqlite:kv.db?busy_timeout=-1",
+        "sqlite:kv.db?fsync=2",
+        "sqlite:kv.db?fsync=yes",
         "sqlite:kv.db?journal=off",
     ],
 )
@@ -85,7 +84,7 @@ def test_malformed_urls(url: str) -> None:
 # ---- what it promises
 
 
-@pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
+@pytest.mark.parametrize(("query", "level"), [("", 2), ("?fsync=1", 2), ("?fsync=0", 1)])
 def test_each_connection_is_as_durable_as_was_asked(
     path: Path, query: str, level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,11 +204,11 @@ def test_a_child_that_was_forked_does_not_share_connections(path: Path, monkeypa
 
 
 def test_a_writer_waits_for_another_but_not_for_ever(path: Path) -> None:
-    kv = opened(path, "?busy_timeout=0.2")
+    kv = SqliteKV(path, busy_timeout_seconds=0.2)
     kv.set(KEY, b"1")
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(KVUnavailable, match=r"locked.*busy_timeout") as caught:
+    with pytest.raises(KVUnavailable, match=r"locked.*make the same call again") as caught:
         kv.set(KEY, b"2")
     assert caught.value.nothing_done
     assert kv.get(KEY) == b"1"  # readers do not wait
@@ -332,11 +331,12 @@ import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from concurrent.futures import ThreadPoolExecutor
 from refstore.core.clock import SystemClock
 from refstore.errors import KVUnavailable
 from refstore.kv.base import Key
-from refstore.kv.sqlite import open_sqlite
+from refstore.kv.sqlite import SqliteKV, open_sqlite
 kv = open_sqlite(sys.argv[1], SystemClock())
 written = 0
 try:
@@ -359,7 +359,7 @@ with open(sys.argv[2] + "/filler", "wb", buffering=0) as filler, contextlib.supp
 kv = open_sqlite(sys.argv[1], SystemClock())
 with ThreadPoolExecutor(4) as pool:
     assert set(pool.map(lambda _: len(list(kv.scan_all("p"))), range(8))) == {written + 1}
-other = open_sqlite(sys.argv[1] + "?busy_timeout=0", SystemClock())
+other = SqliteKV(Path(sys.argv[1].removeprefix("sqlite://")), busy_timeout_seconds=0)
 assert other.count("p", limit=5) == 5  # nobody is kept out between two calls
 try:
     kv.set(Key("p", "none"), b"v" * 100_000)

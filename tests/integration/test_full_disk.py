@@ -10,7 +10,8 @@ import pytest
 from refstore.configuration.settings import ReaperSettings
 from refstore.core.disk_space import DiskSpace
 from refstore.errors import KVUnavailable
-from refstore.kv import open_kv
+from refstore.kv.retries import RetryingKV
+from refstore.kv.sqlite import SqliteKV
 from refstore.lake import Lake
 from refstore_reaper.daemon import Reaper
 from tests.commands import Command
@@ -82,7 +83,7 @@ def test_without_a_reserve_nothing_is_deleted_on_a_full_disk(sales: Command, dis
     """No mark and no journal can be written, so no object goes."""
     sales.ok("rm", "sales", "main", "second")
     filler = fill(disk)
-    kv = open_kv(f"sqlite://{disk}/lake/kv.sqlite?busy_timeout=1", attempts=1)  # the disk stays full
+    kv = RetryingKV(SqliteKV(disk / "lake" / "kv.sqlite", busy_timeout_seconds=1), attempts=1)  # the disk stays full
     with (
         Lake(kv, f"file://{disk}/lake/objects") as lake,
         Reaper(lake, ReaperSettings()) as reaper,

@@ -60,7 +60,7 @@ class KeepingBucket:
             client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
 
     def url(self, options: str = "", endpoint: str = "") -> str:
-        return f"s3://{self.name}/lake?endpoint={endpoint or self.server.endpoint}&region=us-east-1{options}"
+        return f"s3://{self.name}/lake?endpoint={endpoint or self.server.endpoint}{options}"
 
     def versions(self, within: str = "") -> list[Version]:
         with self.server.client() as client:
@@ -208,7 +208,7 @@ def test_a_reaper_warns_once_of_each_bucket_that_keeps_versions(bucket: KeepingB
         return faults.pop() if "versioning" in request.query and faults else None
 
     with S3FaultProxy(bucket.server.endpoint, plan) as proxy:
-        elsewhere = {"elsewhere": {"endpoint": proxy.endpoint, "region": "us-east-1"}}
+        elsewhere = {"elsewhere": {"endpoint": proxy.endpoint}}
         with open_lake_at(kv, bucket.url(), clock=SkippingClock(), stores=elsewhere) as lake:
             lake.create_repository("here")
             lake.create_repository("there", namespace=f"s3://{bucket.name}/there?endpoint=elsewhere")

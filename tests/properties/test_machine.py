@@ -42,7 +42,7 @@ class MemoryMachine(Machine):
 class SqliteMachine(MemoryMachine):
     def open_kv(self) -> KV:
         self.folder = Path(tempfile.mkdtemp(prefix="refstore-machine-"))
-        return open_kv(f"sqlite:///{self.folder}/kv.sqlite?synchronous=normal")
+        return open_kv(f"sqlite:///{self.folder}/kv.sqlite?fsync=0")
 
     def finish(self) -> None:
         shutil.rmtree(self.folder)

@@ -81,7 +81,7 @@ class S3Server:
         """A store's URL; without a prefix, of a namespace that nobody else has. `endpoint`: that of a proxy before
         it.
         """
-        query = f"endpoint={endpoint or self.endpoint}&region=us-east-1{self.options}"
+        query = f"endpoint={endpoint or self.endpoint}{self.options}"
         return f"s3://{BUCKET}/{prefix or uuid.uuid4().hex}?{query}"
 
     def pending_uploads(self, prefix: str = "") -> list[str]:

@@ -22,7 +22,7 @@ import typer
 from refstore import __version__, cli, errors
 from refstore.cli import common, options, plain_values
 from refstore.configuration import logs
-from refstore.configuration.settings import SETTINGS, LogSettings
+from refstore.configuration.settings import OPTIONS, SETTINGS, LogSettings
 from refstore.core import event_log
 from refstore.records.branch_records import StoredTag
 
@@ -458,7 +458,7 @@ class TestStart:
             assert isinstance(importlib.import_module(cli.module_of(name)).app, typer.Typer), name
 
     def test_the_options_have_settings_behind_them(self) -> None:
-        assert set(options.OPTION_SETTINGS.values()) <= {*SETTINGS, "config"}
+        assert set(options.OPTION_SETTINGS.values()) <= {*SETTINGS, *OPTIONS, "config"}
 
 
 class TestLogs:

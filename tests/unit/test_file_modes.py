@@ -144,7 +144,7 @@ def test_the_start_names_each_place_and_what_to_do(reachable: Path, caplog: pyte
     kv, objects = embedded_urls(data)
     for settings in (
         Settings(data=data, kv=kv, objects=objects),
-        Settings(data=None, kv=kv + "?synchronous=full", objects=objects),
+        Settings(data=None, kv=kv + "?fsync=1", objects=objects),
     ):
         caplog.clear()
         warn_of_open_folders(settings)

@@ -42,13 +42,12 @@ def test_nothing_is_connected_before_the_first_use(tmp_path: Path) -> None:
 
 
 def test_a_plain_redis_url() -> None:
-    settings = parse_redis_url(
-        "redis://us%40er:p%40ss%2Fw%3A%23@example.org:7000/3?socket_timeout=2.5&wait=2&wait_timeout=1&prefix=mine"
-    )
+    settings = parse_redis_url("redis://us%40er:p%40ss%2Fw%3A%23@example.org:7000/3?timeout=2.5s&wait=2&prefix=mine")
     assert settings.kind == "single"
     assert settings.addresses == (ServerAddress("example.org", 7000),)
     assert (settings.username, settings.password, settings.db) == ("us@er", "p@ss/w:#", 3)
-    assert (settings.socket_timeout_seconds, settings.wait_replicas, settings.wait_timeout_seconds) == (2.5, 2, 1.0)
+    assert (settings.timeout_seconds, settings.connect_seconds, settings.wait_seconds) == (2.5, 1.25, 1.25)
+    assert settings.wait_replicas == 2
     assert (settings.prefix, settings.tls) == ("mine", False)
     assert str(settings) == "redis://example.org:7000/3"
 
@@ -64,10 +63,21 @@ def test_defaults_and_forms_of_hosts() -> None:
         == "rediss+sentinel://s1:26379,s2:5,[::1]:6/main/2"
     )
     assert parse_redis_url("rediss+cluster://u:p@a:1,b:2").tls
-    assert parse_redis_url("rediss://h?ssl_check_hostname=false&ssl_ca_certs=/ca.pem").tls_options == {
-        "ssl_ca_certs": "/ca.pem",
-        "ssl_check_hostname": False,
-    }
+    usual = parse_redis_url("rediss://h?certificates=/ca.pem")
+    assert (usual.timeout_seconds, usual.connect_seconds, usual.wait_seconds) == (10, 5, 5)
+    assert usual.certificates == "/ca.pem"
+    by_sentinel = "redis+sentinel://u:p@h/main?sentinel_credentials="
+    logins = [parse_redis_url(by_sentinel + text) for text in ("me:se%3Acret", ":secret", "")]
+    assert [(login.sentinel_username, login.sentinel_password) for login in logins] == [
+        ("me", "se:cret"),
+        (None, "secret"),
+        (None, None),
+    ]
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"certificates=.*/none.pem cannot be read .*; name a PEM file"):
+        open_kv(f"rediss://h?certificates={tmp_path}/none.pem")
 
 
 @pytest.mark.parametrize(
@@ -83,16 +93,15 @@ def test_defaults_and_forms_of_hosts() -> None:
         ("redis+sentinel://a,b/main/x", "number of a database"),
         ("redis+cluster://a/1", "only database 0"),
         ("redis://host/zero", "number of a database"),
-        ("redis://host?sockettimeout=1", "unknown field `sockettimeout`.*known are socket_timeout"),
-        ("redis://host?socket_timeout=soon", r"float.*\$.socket_timeout"),
-        ("redis://host?socket_timeout=0", r"> 0.*\$.socket_timeout"),
-        ("redis://host?socket_timeout=nan", r"> 0.*\$.socket_timeout"),
-        ("redis://host?socket_connect_timeout=-1", r"> 0.*\$.socket_connect_timeout"),
+        ("redis://host?sockettimeout=1", "unknown field `sockettimeout`.*known are timeout"),
+        ("redis://host?timeout=soon", "timeout of the redis:// URL 'soon' is no duration"),
+        ("redis://host?timeout=10", "'10' is no duration that fits; write a number and s, m, h or d"),
+        ("redis://host?timeout=0", "is no duration that fits"),
+        ("redis://host?timeout=2h", "is no duration that fits"),
         ("redis://host?wait=-1", r">= 0.*\$.wait"),
-        ("redis://host?wait=1&wait_timeout=10", "less than socket_timeout"),
-        ("redis://host?ssl_ca_certs=/x", "need a rediss"),
-        ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
-        ("rediss://host?ssl_check_hostname=maybe", "ssl_check_hostname"),
+        ("redis://host?certificates=/x", "need a rediss"),
+        ("redis://host?sentinel_credentials=u:secret", r"of the Sentinels in a redis\+sentinel:// URL"),
+        ("redis+sentinel://host/main?sentinel_credentials=u", "user:password, or :password"),
         ("redis://host?prefix={a}", "prefix must not contain"),
         ("redis://u:se/cret@host", "%2F.*%3F"),
         ("redis://u:se?cret@host", "%2F.*%3F"),

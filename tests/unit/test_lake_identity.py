@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
     @property
     def kv(self) -> str:
-        return f"sqlite://{self.folder}/kv.sqlite?synchronous=normal"
+        return f"sqlite://{self.folder}/kv.sqlite?fsync=0"
 
     @property
     def root(self) -> Path:

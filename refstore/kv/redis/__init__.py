@@ -42,6 +42,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 import redis
@@ -52,7 +53,7 @@ from redis.retry import Retry
 
 from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
-from refstore.errors import KVRefused, KVUnavailable, RefstoreError, StoreMisconfigured
+from refstore.errors import InvalidSettings, KVRefused, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.redis import commands as redis_commands
 from refstore.kv.redis import url as redis_url
@@ -81,8 +82,8 @@ def open_redis(url: str, clock: Clock) -> RedisKV:
     options: dict[str, Any] = {
         "username": settings.username,
         "password": settings.password,
-        "socket_timeout": settings.socket_timeout_seconds,
-        "socket_connect_timeout": settings.socket_connect_timeout_seconds,
+        "socket_timeout": settings.timeout_seconds,
+        "socket_connect_timeout": settings.connect_seconds,
         "socket_keepalive": True,
         "protocol": 2,
         # No retries by redis-py: it does not know whether a write that was sent may be sent again.
@@ -90,8 +91,22 @@ def open_redis(url: str, clock: Clock) -> RedisKV:
         "redis_connect_func": prepared,
     }
     if settings.tls:
-        options |= {"connection_class": redis.SSLConnection, **settings.tls_options}
+        options |= {"connection_class": redis.SSLConnection, **_tls_options(settings.certificates)}
     return RedisKV(_servers(settings, options), settings, clock, check_server=prepared.check_server)
+
+
+def _tls_options(certificates: str) -> dict[str, str]:
+    """Return redis-py's options for a PEM file of certificates. Raises InvalidSettings."""
+    if not certificates:
+        return {}
+    try:
+        has_key = b"PRIVATE KEY-----" in Path(certificates).read_bytes()
+    except OSError as error:
+        raise InvalidSettings(
+            f"certificates={certificates} cannot be read ({error.strerror}); name a PEM file that this process may read"
+        ) from error
+    own = {"ssl_certfile": certificates, "ssl_keyfile": certificates} if has_key else {}
+    return {"ssl_ca_certs": certificates, **own}
 
 
 def _servers(settings: RedisSettings, options: dict[str, Any]) -> RedisServers:
@@ -133,7 +148,7 @@ class RedisKV(KV):
         self._where = str(settings)
         self._wait: Command | None = None
         if settings.wait_replicas:
-            self._wait = (b"WAIT", settings.wait_replicas, int(settings.wait_timeout_seconds * 1000))
+            self._wait = (b"WAIT", settings.wait_replicas, int(settings.wait_seconds * 1000))
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         results: list[Result] = [None] * len(ops)

@@ -5,48 +5,44 @@
                                                                     server's
     redis+cluster://user:password@n1:7000,n2:7000                   some of the nodes, which name the others
 
-User and password are percent-encoded where they contain `@ : / ? # %`. Options have redis-py's names where it has the
-option:
+User and password are percent-encoded where they contain `@ : / ? # %`. The options:
 
-    socket_timeout=10               seconds for one reply; a call that takes longer has an unknown outcome
-    socket_connect_timeout=5        seconds to connect
+    timeout=10s                     for one reply; a call that takes longer has an unknown outcome. Half of it, at most
+                                    5 s, to connect; half of it for the replicas of `wait`
     wait=0                          replicas that must confirm each write (WAIT) before it counts as done
-    wait_timeout=5                  seconds to wait for them; less than socket_timeout
     prefix=refstore                 the prefix of every key: `refstore:{partition}`
-    sentinel_username, sentinel_password
-    ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_check_hostname=true, ssl_cert_reqs=required
+    sentinel_credentials=user:password    of the Sentinels, where they ask for them; `:password` without a user
+    certificates=FILE               of rediss://: a PEM file with the authorities to trust instead of the system's; if
+                                    it has a private key, first the certificate that this client shows
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from refstore.core.durations import parse_duration
 from refstore.errors import InvalidSettings
 
 SCHEMES: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
-_Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+_TIMEOUT_MOST: Final = 3600.0
+_CONNECT_SECONDS_MOST: Final = 5.0
 
 
 class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a URL, as the module says them."""
 
-    socket_timeout: _Seconds = 10.0
-    socket_connect_timeout: _Seconds = 5.0
+    timeout: str = "10s"
     wait: Annotated[int, msgspec.Meta(ge=0, le=99)] = 0
-    wait_timeout: _Seconds = 5.0
     prefix: str = "refstore"
-    sentinel_username: str | None = None
-    sentinel_password: str | None = None
-    ssl_ca_certs: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    ssl_check_hostname: bool | None = None
-    ssl_cert_reqs: Literal["required", "optional", "none"] | None = None
+    sentinel_credentials: str = ""
+    certificates: str = ""
+
+
+OPTIONS: Final = _Options.__struct_fields__
 
 
 class ServerAddress(NamedTuple):
@@ -70,12 +66,20 @@ class RedisSettings:
     sentinel_username: str | None
     sentinel_password: str | None
     tls: bool
-    tls_options: Mapping[str, str | bool]
-    socket_timeout_seconds: float
-    socket_connect_timeout_seconds: float
+    certificates: str
+    timeout_seconds: float
     wait_replicas: int
-    wait_timeout_seconds: float
     prefix: str
+
+    @property
+    def connect_seconds(self) -> float:
+        """How long connecting may take."""
+        return min(self.timeout_seconds / 2, _CONNECT_SECONDS_MOST)
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long replicas may take to confirm: less than a reply may, or the connection would time out first."""
+        return self.timeout_seconds / 2
 
     def __str__(self) -> str:
         """Return the URL for messages, without secrets."""
@@ -111,9 +115,9 @@ def parse_redis_url(url: str) -> RedisSettings:
         options = msgspec.convert(dict(parse_qsl(query, keep_blank_values=True)), _Options, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidSettings(
-            f"the {scheme}:// URL has an option that is wrong ({error}); known are "
-            f"{', '.join(_Options.__struct_fields__)}"
+            f"the {scheme}:// URL has an option that is wrong ({error}); known are {', '.join(OPTIONS)}"
         ) from None
+    sentinel_user, _, sentinel_password = options.sentinel_credentials.partition(":")
     settings = RedisSettings(
         kind=kind,
         addresses=addresses,
@@ -121,28 +125,24 @@ def parse_redis_url(url: str) -> RedisSettings:
         db=db,
         username=unquote(user) or None,
         password=unquote(password) or None,
-        sentinel_username=options.sentinel_username,
-        sentinel_password=options.sentinel_password,
+        sentinel_username=sentinel_user or None,
+        sentinel_password=sentinel_password or None,
         tls=tls,
-        tls_options={
-            name: value
-            for name, value in msgspec.structs.asdict(options).items()
-            if name.startswith("ssl_") and value is not None
-        },
-        socket_timeout_seconds=options.socket_timeout,
-        socket_connect_timeout_seconds=options.socket_connect_timeout,
+        certificates=options.certificates,
+        timeout_seconds=parse_duration(
+            f"timeout of the {scheme}:// URL", options.timeout, least=0.1, most=_TIMEOUT_MOST
+        ),
         wait_replicas=options.wait,
-        wait_timeout_seconds=options.wait_timeout,
         prefix=options.prefix,
     )
-    if not tls and settings.tls_options:
-        raise InvalidSettings(f"ssl_… options need a rediss:// URL; this one is {scheme}://")
+    if settings.certificates and not tls:
+        raise InvalidSettings(f"certificates need a rediss:// URL; this one is {scheme}://")
+    if options.sentinel_credentials and (kind != "sentinel" or not sentinel_password):
+        raise InvalidSettings(
+            "sentinel_credentials are user:password, or :password, of the Sentinels in a redis+sentinel:// URL"
+        )
     if any(character in settings.prefix for character in "{}\0"):
         raise InvalidSettings("prefix must not contain '{', '}' or NUL: braces mark the part that decides a key's slot")
-    if settings.wait_replicas and not settings.wait_timeout_seconds < settings.socket_timeout_seconds:
-        raise InvalidSettings(
-            "wait_timeout must be less than socket_timeout; otherwise the connection times out before the replicas do"
-        )
     return settings
 
 

@@ -1,9 +1,9 @@
 """`s3://bucket/prefix`: objects in S3, or in a compatible store (Ceph RGW, MinIO, R2, rclone, ...), through boto3.
 
-Options of the URL: `endpoint` (any server; then path-style addresses), `region`, `profile`, `addressing` (auto, path,
-virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `delete_versions=1` to delete objects with their
-versions in a bucket that keeps versions, `part_mib` (the part size of multipart uploads; the largest object has 10,000
-parts). Credentials come from the usual AWS configuration, never from the URL.
+Options of the URL: `endpoint` (any server; then path-style addresses), `conditional_put=0` for servers that ignore
+`If-None-Match`, and `delete_versions=1` to delete objects with their versions in a bucket that keeps versions. Region,
+style of addresses and credentials come from the usual AWS configuration, never from the URL: from its default profile,
+or, by the settings of a named store, from another one (`profile`).
 
 One module per concern: `client.py` (limits, errors), `object_writer.py`, `multipart.py`, `object_reader.py`,
 `object_lister.py`, `bulk_requests.py`, `versions.py`.
@@ -48,6 +48,11 @@ if TYPE_CHECKING:
     from refstore.objects import OpenOptions
     from refstore.objects.store_urls import StoreURL
 
+OPTIONS: Final = ("endpoint", "conditional_put", DELETE_VERSIONS)
+PROFILE: Final = "profile"
+"""What the URL of a named store has beside, once it is resolved (`refstore/objects/named_stores.py`)."""
+PART_BYTES: Final = 8 << 20
+"""Of multipart uploads, which may have 10,000 parts: the largest object has 80 GB."""
 PRESIGN_SECONDS_MAX: Final = 7 * DAY_SECONDS
 """S3's limit for a signature of version 4."""
 
@@ -166,13 +171,11 @@ class S3Objects(S3Multipart):
 
 
 def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
-    url.check_options("endpoint", "region", "profile", "addressing", "conditional_put", DELETE_VERSIONS, "part_mib")
+    url.check_options(*OPTIONS, unnamed=PROFILE)
     if not url.host or ":" in url.host:
         raise InvalidSettings(
             "an s3:// URL names a bucket; write s3://bucket/prefix, and ?endpoint=http://host:port for the server"
         )
-    if url.options.get("addressing", "auto") not in ("auto", "path", "virtual"):
-        raise InvalidSettings("addressing is none of auto, path and virtual; use one of them")
     prefix = url.path.strip("/")
     if prefix:
         check_key(prefix)
@@ -180,8 +183,8 @@ def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
     return S3Objects(
         Bucket(partial(make_client, url, options.io_timeout_seconds), url.host, prefix, canonical.text()),
         conditional_put=url.boolean_option("conditional_put", default=True),
+        part_bytes=PART_BYTES,
         delete_versions=url.boolean_option(DELETE_VERSIONS, default=False),
-        part_bytes=url.integer_option("part_mib", 8, 5, 512) << 20,
         clock=options.clock,
         rng=options.rng,
     )

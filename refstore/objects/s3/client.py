@@ -116,7 +116,7 @@ class Bucket:
             return translate_server_error(parse_server_error(error), what, needs)
         if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
             return ObjectsRefused(
-                f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile= in the URL"
+                f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile that has them"
             )
         if isinstance(error, ParamValidationError):
             return InvalidSettings(f"{what} failed: {error}; correct the URL")
@@ -139,8 +139,6 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
     attempt_seconds = max(1.0, io_timeout_seconds - _PAUSES_SECONDS) / _ATTEMPTS
     config = Config(
         signature_version="s3v4",
-        # open_s3 checked that boto3 knows this style.
-        s3={"addressing_style": url.options.get("addressing", "path" if endpoint else "auto")},  # type: ignore[arg-type]
         connect_timeout=attempt_seconds / 5,
         read_timeout=attempt_seconds * 4 / 5,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
@@ -153,7 +151,10 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
     try:
         core = botocore.session.Session(profile=url.options.get("profile"))
         core.register_component("data_loader", _loader())
-        region = url.options.get("region") or core.get_config_variable("region") or ("us-east-1" if endpoint else None)
+        region = core.get_config_variable("region") or ("us-east-1" if endpoint else None)
+        in_profile = cast("dict[str, Any]", core.get_scoped_config().get("s3") or {})
+        style = in_profile.get("addressing_style") or ("path" if endpoint else "auto")
+        config = config.merge(Config(s3={"addressing_style": style}))
         # Any: its stub knows only services whose stubs are not installed.
         session = cast("Any", boto3.session.Session(botocore_session=core))
         client = cast("S3Client", session.client("s3", endpoint_url=endpoint, region_name=region, config=config))

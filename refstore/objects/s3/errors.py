@@ -18,9 +18,9 @@ UNSATISFIABLE: Final = frozenset({"InvalidRange", "416"})
 _ADVICE: Final = {
     "NoSuchBucket": "the bucket does not exist there; create it, or correct the URL",
     "InvalidBucketName": "that is not a valid bucket name; correct the URL",
-    "PermanentRedirect": "the bucket is in another region; set region= in the URL",
-    "IllegalLocationConstraintException": "the bucket is in another region; set region= in the URL",
-    "AuthorizationHeaderMalformed": "the server expects another region; set region= in the URL",
+    "PermanentRedirect": "the bucket is in another region; set AWS_REGION, or the profile's region",
+    "IllegalLocationConstraintException": "the bucket is in another region; set AWS_REGION, or the profile's region",
+    "AuthorizationHeaderMalformed": "the server expects another region; set AWS_REGION, or the profile's region",
     "RequestTimeTooSkewed": "the clocks of this machine and the server are too far apart; set this machine's clock",
     "InvalidAccessKeyId": "the server does not know the access key; check AWS_ACCESS_KEY_ID or the profile",
     "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY or the profile",

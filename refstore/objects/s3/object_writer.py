@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 
 from refstore.core import deadline, event_log
 from refstore.core.clock import Clock
-from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
+from refstore.errors import AlreadyExists, Invalid, ObjectNotFound, ObjectsUnavailable, RefstoreError
 from refstore.objects.base import Body, BodyDigest, ObjectInfo, StoredObject, check_length, chunks_of
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
@@ -152,7 +152,10 @@ class ObjectWriter:
         def send(upload: str, number: int, part: bytes) -> str:
             if number > PARTS_MAX:
                 size = f"{PARTS_MAX} parts of {self._part_bytes >> 20} MiB"
-                raise InvalidSettings(f"the body of {key!r} is larger than {size}; raise part_mib in the store's URL")
+                raise Invalid(
+                    f"the body of {key!r} is larger than {size}, the most that one stream may have; upload it in parts "
+                    "of your own by the S3 gateway, or write it to an address that `issue` returns"
+                )
             sent = self._bucket.client.upload_part(
                 Bucket=self._bucket.name, Key=full, UploadId=upload, PartNumber=number, Body=part
             )

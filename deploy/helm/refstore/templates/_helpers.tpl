@@ -36,7 +36,6 @@ securityContext:
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
-- {name: REFSTORE_LOG_FORMAT, value: json}
 {{- end }}
 
 {{- /* What every pod has in common. */ -}}
