@@ -38,9 +38,9 @@ class Certificate:
     @classmethod
     def from_settings(cls, settings: ApiSettings) -> Certificate | None:
         """Load the settings' certificate; None: the service speaks plain HTTP. Raises InvalidSettings."""
-        if not settings.tls_files:
+        if not settings.tls_certificate:
             return None
-        return cls(Path(settings.tls_files[0]), Path(settings.tls_files[-1]))
+        return cls(Path(settings.tls_certificate[0]), Path(settings.tls_certificate[-1]))
 
     def reload(self) -> None:
         """Read the files again, and log the outcome. If they hold no valid pair, the certificate in force stays."""
@@ -63,7 +63,7 @@ class Certificate:
                 path.open("rb").close()
             except OSError as error:
                 raise InvalidSettings(
-                    f"api.tls_files: {path} cannot be read ({error.strerror}); name PEM files that the service may read"
+                    f"api.tls_certificate: {path} cannot be read ({error.strerror}); name a PEM file that can be"
                 ) from error
         try:
             # an empty password, because OpenSSL would ask a terminal for one
@@ -71,7 +71,7 @@ class Certificate:
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or str(error) or "they cannot be read"
             raise InvalidSettings(
-                f"api.tls_files: {certificate} and {key} are not a certificate and its key ({reason});"
+                f"api.tls_certificate: {certificate} and {key} are not a certificate and its key ({reason});"
                 " name the chain, the service's own certificate first, and the key without a password, both in PEM"
             ) from error
         return context

@@ -95,10 +95,8 @@ def serve(
     from refstore.kv_recovery.kv_verification import have_servers_changed
     from refstore.kv_recovery.superseded_records import settle_superseded_keys
 
-    if tls_key is not None and tls_certificate is None:
-        raise InvalidSettings("--tls-key is given without --tls-certificate; give both")
-    tls_files = tuple(filter(None, (tls_certificate, tls_key))) or None
-    own = {"host": host, "port": port, "workers": workers, "tls_files": tls_files}
+    pair = _pair_of(tls_certificate, tls_key)
+    own = {"host": host, "port": port, "workers": workers, "tls_certificate": pair}
     override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, "s3.port": s3_port})
     settings = settings_of(ctx, service=True)
     check_stores(settings)
@@ -112,6 +110,13 @@ def serve(
     warn_of_open_folders(settings)
     sockets = _listen(settings, server.bind_socket)
     _run(settings, sockets, lambda: _say_where(settings, sockets, key_id, secret, has_tls=has_tls), reaps=reaper)
+
+
+def _pair_of(certificate: str | None, key: str | None) -> tuple[str, ...] | None:
+    """Return the files of the setting `api.tls_certificate`; None: not given. Raises InvalidSettings."""
+    if key is not None and certificate is None:
+        raise InvalidSettings("--tls-key is given without --tls-certificate; give both")
+    return tuple(file for file in (certificate, key) if file) or None
 
 
 def _see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -279,7 +279,7 @@ def test_a_wrong_file_is_an_error_at_the_start(
     Pair(tmp_path / "locked-chain.pem", tmp_path / "locked.pem").renew(password=b"secret")
     with pytest.raises(InvalidSettings, match=message):
         Certificate.from_settings(
-            ApiSettings(tls_files=tuple(str(tmp_path / name) for name in (certificate, key) if name))
+            ApiSettings(tls_certificate=tuple(str(tmp_path / name) for name in (certificate, key) if name))
         )
 
 

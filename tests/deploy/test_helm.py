@@ -96,7 +96,7 @@ def test_secrets_stay_in_secrets() -> None:
     for pod in pods(named):
         sources = [each["secretRef"]["name"] for each in pod["containers"][0]["envFrom"]]
         assert sources[0] == "lake-stores"
-        assert "REFSTORE_KV" not in [each["name"] for each in pod["containers"][0]["env"]]
+        assert "REFSTORE_KV" not in [each["name"] for each in pod["containers"][0].get("env", [])]
 
 
 def test_the_s3_gateway_is_reached_where_it_is_enabled() -> None:
