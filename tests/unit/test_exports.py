@@ -33,6 +33,7 @@ OF_REFSTORES_OWN: Final = {
     "Retention": {"from_rules", "to_rules"},
     "RetentionRules": {"rules"},
     "Dataset": {"template"},
+    "Deletion": {"of_record"},
     "Mark": {"of_record"},
     "MarkInfo": {"from_run"},
     "MarkReport": {"from_summary"},
