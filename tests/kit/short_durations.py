@@ -40,7 +40,6 @@ def environment(stores: Mapping[str, str], safety: Safety = SAFETY) -> dict[str,
         "safety_grace": write_duration(safety.grace_seconds),
         "reaper_breaker_share": REAPER.breaker_share,
         "log_level": "info",
-        "log_format": "json",
     }
     constants = {
         "Safety": {name: getattr(safety, name) for name in sorted(NO_SETTINGS)},

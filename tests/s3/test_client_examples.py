@@ -86,9 +86,7 @@ def test_the_examples_run_one_after_the_other(scheme: str, tmp_path: Path) -> No
     if scheme == "https":
         pair = Pair(tmp_path / "chain.pem", tmp_path / "key.pem")
         pair.renew(authority=tmp_path / "ca.pem")
-        environment |= {
-            "REFSTORE_API_TLS_CERTIFICATE": str(pair.certificate), "REFSTORE_API_TLS_KEY": str(pair.key),
-        }  # fmt: skip
+        environment["REFSTORE_API_TLS_CERTIFICATE"] = f"{pair.certificate},{pair.key}"
         beginning += TRUST
         examples = {name: with_tls(blocks) for name, blocks in EXAMPLES.items()}
     parts = [script(beginning)]
