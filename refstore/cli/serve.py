@@ -95,8 +95,7 @@ def serve(
     from refstore.kv_recovery.kv_verification import have_servers_changed
     from refstore.kv_recovery.superseded_records import settle_superseded_keys
 
-    pair = _pair_of(tls_certificate, tls_key)
-    own = {"host": host, "port": port, "workers": workers, "tls_certificate": pair}
+    own = {"host": host, "port": port, "workers": workers, "tls_certificate": _pair_of(tls_certificate, tls_key)}
     override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, "s3.port": s3_port})
     settings = settings_of(ctx, service=True)
     check_stores(settings)
