@@ -12,6 +12,7 @@ import fastavro
 import pytest
 
 from refstore.core.safety import CopyMode
+from refstore.public_types import stored_entry
 from refstore_purge import purge_report, restore_backups
 from refstore_purge.location_publisher import LocationPublisher
 from refstore_purge.untyped_pandas import pa, pq
@@ -86,7 +87,7 @@ class TestEveryVersion:
         second = world.commit_files(files_of(SECOND, owner="bob-x", made="by tests"))
         world.repo.create_tag("v1", ref=first)
         onboard(world, "rewrite")
-        identities = {ref: world.repo.resolve(ref, "t/_metadata").entry for ref in (first, second)}
+        identities = {ref: stored_entry(world.repo.resolve(ref, "t/_metadata").entry) for ref in (first, second)}
         assert len(has(bodies(world, first), b"bob-x")) == 3
         planned = purge("bob-x", dry_run=True)
         assert sum(row.rewritten_summaries for row in planned.rows) == 4
@@ -101,7 +102,7 @@ class TestEveryVersion:
             for name in BOTH:
                 kept = pq.read_metadata(io.BytesIO(world.repo.read(ref, f"t/{name}")))
                 assert kept.metadata.keys() == {b"made", b"ARROW:schema"}
-        assert {ref: world.repo.resolve(ref, "t/_metadata").entry for ref in identities} == identities
+        assert {ref: stored_entry(world.repo.resolve(ref, "t/_metadata").entry) for ref in identities} == identities
         again = purge("bob-x")
         assert (again.is_whole, sum(row.rewritten_summaries for row in again.rows)) == (True, 0)
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.errors import Conflict, Gone
+from refstore.public_types import stored_entry
 from refstore_purge import location_publisher, purge_tasks, verify
 from refstore_purge.purge_tasks import ObjectResult
 from tests.offline.purge_runs import Purge, purge_with
@@ -47,7 +48,7 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     world.repo.create_branch("dev", source=first)
     world.repo.upload("dev", PATH, events("bob", "dan"))  # staged
     onboard(world.repo, mode="rewrite")
-    identities = {ref: world.repo.resolve(ref, PATH).entry for ref in (first, second, "dev")}
+    identities = {ref: stored_entry(world.repo.resolve(ref, PATH).entry) for ref in (first, second, "dev")}
     made = purge("bob")
 
     assert made.is_whole, made
@@ -62,8 +63,8 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     assert guests_at(world.repo, second) == guests_at(world.repo, "main") == ["ann", "cid"]
     assert guests_at(world.repo, "dev") == ["dan"]
     assert world.repo.get_branch("main").head == second
-    assert {ref: world.repo.resolve(ref, PATH).entry for ref in identities} == identities
-    shown = world.repo.stat(first, PATH)
+    assert {ref: stored_entry(world.repo.resolve(ref, PATH).entry) for ref in identities} == identities
+    shown = stored_entry(world.repo.stat(first, PATH))
     assert shown.address != identities[first].address
     body = world.repo.read(first, PATH)
     assert shown.size_bytes == len(body)
