@@ -187,18 +187,6 @@ class MarkRun:
             self._commits.unmark_run(run.mark_id)
         self._runs.clear_flag(run.mark_id)
 
-    def abandon_of(self, owner: str) -> str:
-        """End the run of an `owner` that is known to be dead, so that the next run need not wait. Return its mark id;
-        '' if there is none.
-        """
-        flag = self._runs.read_flag()
-        if flag is None or flag.owner != owner:
-            return ""
-        if self._runs.abandon(flag.mark_id, "stopped", unfinished_only=True):
-            self._commits.unmark_run(flag.mark_id)
-        self._runs.clear_flag(flag.mark_id)
-        return flag.mark_id
-
     def _end_earlier(self, mark_id: str) -> tuple[str, ...]:
         """Clear what failed runs left; return the open marks. The flag is ours, so no other run will finish."""
         open_marks: list[str] = []

@@ -56,12 +56,6 @@ class StoreURL(NamedTuple):
             raise InvalidSettings(f"{name}={value!r} is neither yes nor no; use {name}=0 or {name}=1")
         return _BOOLEANS[value.lower()]
 
-    def integer_option(self, name: str, default: int, low: int, high: int) -> int:
-        value = self.options.get(name, str(default))
-        if not value.isascii() or not value.isdigit() or not low <= int(value) <= high:
-            raise InvalidSettings(f"{name}={value!r} is out of bounds; use a whole number from {low} to {high}")
-        return int(value)
-
 
 def parse_store_url(url: str) -> StoreURL:
     """Parse the URL of an object store. Raises InvalidSettings; InvalidName for a name that no store has."""

@@ -645,14 +645,3 @@ class TestTagged:
         run = marked(repo, old, grace_ms=0)
         with pytest.raises(Conflict, match="begin its sweep first"):
             marks.sweeps.note_tagged(run.mark_id, {})
-
-    def test_the_run_of_one_that_died_is_ended_and_no_others(
-        self, repo: Repository, marks: Marks, old: CommitId
-    ) -> None:
-        run = marks.mark_run.begin("digest", 0, [old], "wednesday", owner="host:1")
-        assert marks.mark_run.abandon_of("host:2") == ""
-        assert marks.runs.read_flag() is not None
-        assert marks.mark_run.abandon_of("host:1") == run.mark_id
-        assert marks.runs.read_flag() is None
-        assert marks.commits.read_marks([old]) == [None]
-        assert marks.mark_run.abandon_of("host:1") == ""
