@@ -364,9 +364,9 @@ class Branch(Ref):
         """Delete every path that starts with the prefix, and return their number."""
         return self.repository.delete_prefix(self.name, prefix)
 
-    def reset(self, *, path: str | None = None, prefix: str | None = None) -> None:
+    def reset(self, *, path: str | None = None, prefix: str | None = None) -> int | None:
         """Throw away what is staged on the branch, in one step; or only what is staged at a path or below a prefix."""
-        self.repository.reset(self.name, path=path, prefix=prefix)
+        return self.repository.reset(self.name, path=path, prefix=prefix)
 
     def delete_branch(self) -> None:
         """Delete the branch with everything uncommitted on it, in one step."""

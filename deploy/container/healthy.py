@@ -24,7 +24,7 @@ def main() -> int:
         reapers = json.loads(done.stdout)["reapers"] if done.returncode == 0 else []
         return 0 if any(each["is_alive"] and each["host"] == socket.gethostname() for each in reapers) else 1
     if "serve" in words:
-        port = os.environ.get("REFSTORE_API_PORT", "8000")
+        port = words[words.index("--port") + 1] if "--port" in words else os.environ.get("REFSTORE_API_PORT", "8000")
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/readiness", timeout=4) as answer:
                 return 0 if answer.status == 200 else 1

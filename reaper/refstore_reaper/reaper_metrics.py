@@ -112,7 +112,7 @@ class PrometheusMetrics(_RegistryMetrics):
             self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
         except OSError as error:
             raise InvalidSettings(
-                f"metrics cannot be served at {host}:{port} ({error}); choose another metrics.port"
+                f"metrics cannot be served at {host}:{port} ({error}); choose another --metrics-port"
             ) from error
 
     @property

@@ -72,6 +72,7 @@ def serve(
         int | None,
         typer.Option(min=0, max=65_535, metavar="PORT", help="Answer S3 clients at this port, too. 0: any free one."),
     ] = None,
+    s3_create_buckets: Annotated[bool, typer.Option(help="Let operators' S3 clients make and delete buckets.")] = False,
     reaper: Annotated[bool, typer.Option("--reaper/--no-reaper", help="Run a reaper here as well.")] = True,
 ) -> None:
     """Serve the HTTP API, and run a reaper, until SIGTERM. Clients of lakeFS work with it.
@@ -92,23 +93,29 @@ def serve(
         from refstore_http.tls import Certificate
     except ModuleNotFoundError as error:
         raise MissingExtra("api", "refstore serve") from error
-    from refstore.kv_recovery.kv_verification import have_servers_changed
-    from refstore.kv_recovery.superseded_records import settle_superseded_keys
-
     own = {"host": host, "port": port, "workers": workers, "tls_certificate": _pair_of(tls_certificate, tls_key)}
-    override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, "s3.port": s3_port})
+    of_s3 = {"s3.port": s3_port, "s3.create_buckets": s3_create_buckets or None}
+    override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, **of_s3})
     settings = settings_of(ctx, service=True)
     check_stores(settings)
     _check_public_url(settings)
     has_tls = Certificate.from_settings(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
-        if have_servers_changed(lake):  # as after a restore of the KV, which may have brought revoked keys back
-            settle_superseded_keys(lake)
+        _settle_keys(lake)
         key_id, secret = _see_to_first_key(lake, settings.data, os.environ)
     _check_s3(settings)
     warn_of_open_folders(settings)
     sockets = _listen(settings, server.bind_socket)
     _run(settings, sockets, lambda: _say_where(settings, sockets, key_id, secret, has_tls=has_tls), reaps=reaper)
+
+
+def _settle_keys(lake: Lake) -> None:
+    """Revoke again what a restore of the KV may have brought back."""
+    from refstore.kv_recovery.kv_verification import have_servers_changed
+    from refstore.kv_recovery.superseded_records import settle_superseded_keys
+
+    if have_servers_changed(lake):
+        settle_superseded_keys(lake)
 
 
 def _pair_of(certificate: str | None, key: str | None) -> tuple[str, ...] | None:

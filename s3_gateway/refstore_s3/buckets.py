@@ -76,6 +76,7 @@ async def create_bucket(request: S3Request) -> Response:
     location = {"Location": f"/{request.bucket_name}"}
     if await _is_there(request):
         return Response(headers=location)
+    _check_setting(request)
     name, buckets = request.bucket_name, request.gateway.buckets
     request.check_role(Role.OPERATOR, None)
     if name.endswith("-"):
@@ -101,6 +102,7 @@ async def create_bucket(request: S3Request) -> Response:
 
 async def delete_bucket(request: S3Request) -> Response:
     """Delete the repository of a bucket that an S3 client created, if nothing in it names an object."""
+    _check_setting(request)
     bucket = await request.find_bucket(Role.OPERATOR)
     buckets = request.gateway.buckets
     if buckets.is_set(bucket.name, request.principal):
@@ -131,3 +133,12 @@ async def _is_there(request: S3Request) -> bool:
     except NotFound:
         return False
     return True
+
+
+def _check_setting(request: S3Request) -> None:
+    if not request.gateway.settings.create_buckets:
+        raise S3Error(
+            "NotImplemented",
+            "S3 clients create and delete no buckets here; create a repository instead, or serve with "
+            "--s3-create-buckets",
+        )

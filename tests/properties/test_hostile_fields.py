@@ -170,7 +170,7 @@ def gateway() -> Iterator[Gateway]:
             return S3Caller(record, (SECRET,)) if record is not None else None
 
         authentication = KeyAuthentication(service, read_secrets)
-        settings = S3Settings()
+        settings = S3Settings(create_buckets=True)
         yield Gateway(S3Application(service, settings, RequestMetrics(), authentication), clock, runner)
         service.close()
 

@@ -68,7 +68,7 @@ def gateway() -> Iterator[ServedGateway]:
 @pytest.fixture(scope="module")
 def bucket_gateway() -> Iterator[ServedGateway]:
     """The gateway in this process, whose clients may make buckets."""
-    with serve_gateway(S3Settings()) as served:
+    with serve_gateway(S3Settings(create_buckets=True)) as served:
         yield served
 
 

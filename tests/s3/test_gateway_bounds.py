@@ -30,7 +30,7 @@ from tests.s3.test_gateway_objects import code_of
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[ServedGateway]:
-    settings = S3Settings(redirect_reads=True)
+    settings = S3Settings(create_buckets=True, redirect_reads=True)
     with serve_gateway(settings, api=ApiSettings(upload_bytes_max=1 << 20)) as served:
         yield served
 

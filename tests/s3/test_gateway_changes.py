@@ -30,7 +30,7 @@ OTHER = "other"
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[ServedGateway]:
-    with serve_gateway(S3Settings(buckets=("pinned=lake:main",))) as served:
+    with serve_gateway(S3Settings(buckets=("pinned=lake:main",), create_buckets=True)) as served:
         served.lake.create_repository(OTHER)
         yield served
 

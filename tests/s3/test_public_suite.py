@@ -45,7 +45,7 @@ def suite() -> Path:
 
 @pytest.fixture
 def suite_s3(tmp_path: Path) -> Iterator[S3Service]:
-    with serving_s3(tmp_path) as service:
+    with serving_s3(tmp_path, "--s3-create-buckets") as service:
         for section in SECTIONS[1:]:
             service.add_key(key_of(section), Role.OPERATOR)
         yield service

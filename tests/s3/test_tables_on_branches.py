@@ -37,7 +37,7 @@ def test_a_bucket_is_the_branch_of_the_key(s3: S3Service, repo: Repository) -> N
     dev.copy_object(Bucket="warehouse", Key="c", CopySource="warehouse/a/b")
     assert repo.read("dev", "c") == b"dev"
     assert dev.get_object(Bucket=repo.name, Key="main/a/b")["Body"].read() == b"main"  # other buckets are as ever
-    with pytest.raises(ClientError, match=r"AccessDenied.*needs operator"):
+    with pytest.raises(ClientError, match="NotImplemented"):
         dev.delete_bucket(Bucket="warehouse")
     with pytest.raises(ClientError, match="NoSuchBucket"):
         s3.client().list_objects_v2(Bucket="warehouse")

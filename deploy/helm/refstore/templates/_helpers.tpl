@@ -42,6 +42,7 @@ securityContext:
 {{- define "refstore.pod" -}}
 serviceAccountName: {{ include "refstore.serviceAccount" . }}
 automountServiceAccountToken: false
+enableServiceLinks: false # those of a Service refstore-api would be taken for settings, such as REFSTORE_API_PORT
 securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- include "refstore.placement" . }}
 {{- end }}
