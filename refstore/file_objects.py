@@ -130,7 +130,14 @@ class UploadFile(io.BufferedIOBase):
             return
         try:
             error = sys.exception()
-            if not self._is_discarded and (error is None or error is self._opening_error):
+            if error is not None and error is not self._opening_error and not self._is_discarded:
+                self.refuse()
+                warnings.warn(
+                    f"{self.name!r} was closed while {type(error).__name__} was handled, so nothing was uploaded",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            if not self._is_discarded:
                 self._spool.seek(0)
                 with translate_errors(self.name):
                     self._upload(cast(BinaryIO, self._spool))
@@ -138,9 +145,18 @@ class UploadFile(io.BufferedIOBase):
             self._spool.close()
             super().close()
 
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.refuse()
+        self.close()
+
+    def refuse(self) -> None:
+        """Let `close` upload nothing."""
+        self._is_discarded = True
+
     def discard(self) -> None:
         """Close the file without an upload."""
-        self._is_discarded = True
+        self.refuse()
         self.close()
 
     def abandon(self) -> None:
@@ -164,7 +180,12 @@ def open_text_writer(file: UploadFile, encoding: str, errors: str | None, newlin
 
 
 class TextUploadFile(io.TextIOWrapper):
-    """The same for text. Python's own would upload what nobody closed."""
+    """The same for text. Python's own would upload what nobody closed, or what an error ended."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            cast(UploadFile, self.buffer).refuse()
+        self.close()
 
     def __del__(self) -> None:
         with suppress(ValueError):  # it was not made to the end

@@ -20,6 +20,7 @@ from io import BufferedReader, TextIOWrapper
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Unpack, cast, overload
 
 from refstore.core.clock import to_datetime
+from refstore.errors import Invalid
 
 if TYPE_CHECKING:
     from refstore.core.ids import CommitId
@@ -62,10 +63,10 @@ class Ref:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ref) or type(self) is not type(other):
             return False
-        return (self._repository, self._name) == (other._repository, other._name)
+        return (self._repository.record.id, self._name) == (other._repository.record.id, other._name)
 
     def __hash__(self) -> int:
-        return hash((type(self), self._repository, self._name))
+        return hash((type(self), self._repository.record.id, self._name))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, repository={str(self.repository.name)!r})"
@@ -78,16 +79,20 @@ class Ref:
         return self.name
 
     @overload
-    @staticmethod
-    def _name_of(ref: str | Ref) -> str: ...
+    def _name_of(self, ref: str | Ref) -> str: ...
 
     @overload
-    @staticmethod
-    def _name_of(ref: str | Ref | None) -> str | None: ...
+    def _name_of(self, ref: str | Ref | None) -> str | None: ...
 
-    @staticmethod
-    def _name_of(ref: str | Ref | None) -> str | None:
-        return ref._use() if isinstance(ref, Ref) else ref
+    def _name_of(self, ref: str | Ref | None) -> str | None:
+        if not isinstance(ref, Ref):
+            return ref
+        if ref._repository.record.id != self._repository.record.id:
+            raise Invalid(
+                f"{ref!r} is of another repository than {self._repository.name!r}; a call works within one: read the "
+                "object, and upload it there"
+            )
+        return ref._use()
 
     def get_commit(self) -> Commit:
         """Return the commit that the ref names; for a branch, its head."""

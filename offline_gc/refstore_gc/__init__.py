@@ -127,12 +127,13 @@ def collect(
     `only`: mark and delete nothing, or sweep what is due; with `mark_id` that mark. `dry_run`: change nothing, wait for
     nobody, and say what would be marked, with `rules` by this document instead of the repository's. `grace`: between
     mark and sweep, instead of the rules' own. `min_age`: younger objects stay; a day by default, and never less than
-    the longest operation. `mode`: `tag` lets the bucket's lifecycle rule delete. `share_max`: a mark of more than this
-    share of the objects, 10,000 at least, waits for `confirm`. `foreign`: also objects that refstore never wrote.
-    `full`: list everything, also what the last run listed. `take_over`: from a run that died a moment ago. `engine`:
-    `local` is this machine, `spark` is Spark, of which `EngineOptions` can say more, and `auto` decides by the number
-    of objects. `clean_up`: what is done first, such as `refstore_purge.clean_up` in a lake with purges.
-    `report_progress` gets a `refstore.StepProgress` at each step and while it runs, also from another thread.
+    the longest operation. `mode`: `tag` lets the bucket's lifecycle rule delete; earlier marks keep theirs, except with
+    `only='sweep'`. `share_max`: a mark of more than this share of the objects, 10,000 at least, waits for `confirm`.
+    `foreign`: also objects that refstore never wrote. `full`: list everything, also what the last run listed.
+    `take_over`: from a run that died a moment ago. `engine`: `local` is this machine, `spark` is Spark, of which
+    `EngineOptions` can say more, and `auto` decides by the number of objects. `clean_up`: what is done first, such as
+    `refstore_purge.clean_up` in a lake with purges. `report_progress` gets a `refstore.StepProgress` at each step and
+    while it runs, also from another thread.
 
     A sweep that failed stands in the report's `errors`. What else stops a repository is raised, and of a lake stands in
     `errors`, while the other repositories go on: RunUnderWay, NotFound (no such mark), Conflict, Gone (the mark of

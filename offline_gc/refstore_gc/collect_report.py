@@ -165,7 +165,7 @@ class CollectReport:
 
     @property
     def deleted_count(self) -> ObjectCount:
-        """What the store confirmed as deleted in all of `sweeps`."""
+        """What the store confirmed as deleted in all of `sweeps`, also to earlier calls that stopped."""
         return sum((each.deleted for each in self.sweeps), ObjectCount())
 
     @property

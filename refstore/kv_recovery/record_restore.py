@@ -37,6 +37,7 @@ from refstore.operations import refs
 from refstore.operations.commit_references import delete_added_references
 from refstore.operations.reference_lookup import have_content
 from refstore.operations.stage_entries import Placement, place
+from refstore.operations.transaction import LEASE_MS
 from refstore.records import keys
 from refstore.records.branch_records import ClosedBranch, StoredBranch, StoredTag
 from refstore.records.commit_records import StoredCommit
@@ -266,7 +267,8 @@ class RecordRestore:
             hidden=branch.is_hidden,
             branch_id=branch.branch_id,
             created_ms=branch.created_ms,
-            lease_until_ms=branch.lease_until_ms,
+            # renewals are not in the manifest, and its writer may be there
+            lease_until_ms=branch.lease_until_ms and max(branch.lease_until_ms, ctx.clock.now_ms() + LEASE_MS),
         )
         return raw is not None
 

@@ -185,5 +185,6 @@ def _describe_unmerged(begun: BegunTransaction, error: RefstoreError) -> str:
     is_merged = "the log says whether the transaction is" if error.may_have_landed else "the transaction is not"
     return (
         f"{is_merged} in {begun.target!r}, and nothing of it is lost: it stays on the hidden branch {begun.branch!r} "
-        f"until {format_utc(begun.lease_until_ms)}; merge that branch, or create another one at it, before then"
+        f"until {format_utc(begun.lease_until_ms)}; before then commit what is staged there, if anything is, and merge "
+        "that branch, or create another one at its head"
     )

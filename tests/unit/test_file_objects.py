@@ -87,7 +87,7 @@ def test_nothing_is_uploaded_after_an_error_in_the_block(repo: Repository, mode:
 
 def test_nor_where_another_file_lies_in_between(repo: Repository) -> None:
     """As fsspec's, gzip's and pandas' handles: they close what they write to, whatever ended their block."""
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError), pytest.warns(RuntimeWarning, match="nothing was uploaded"):
         write_half(io.TextIOWrapper(repo.open("main", "a.txt", "wb")), "half")
     assert [*repo.list("main")] == []
 
@@ -104,6 +104,34 @@ def test_a_file_of_an_error_is_uploaded(repo: Repository) -> None:
         except ZeroDivisionError:
             file.write("handled")
     assert (read(repo, "error.txt"), read(repo, "later.txt")) == (b"no number", b"handled")
+
+
+@pytest.mark.parametrize("mode", ["wb", "w"])
+def test_nothing_is_uploaded_where_the_block_raises_the_error_again_that_it_began_in(
+    repo: Repository, mode: str
+) -> None:
+    def fail_again() -> None:
+        try:
+            raise ValueError("first")
+        except ValueError:
+            with repo.open("main", "again", mode) as file:  # type: ignore[call-overload]
+                file.write("half" if mode == "w" else b"half")
+                raise
+
+    with pytest.raises(ValueError, match="first"):
+        fail_again()
+    assert repo.stat_many("main", ["again"]) == {}
+
+
+def test_a_file_that_is_closed_while_an_error_is_handled_says_that_it_uploads_nothing(repo: Repository) -> None:
+    file = repo.open("main", "handled", "wb")
+    file.write(b"whole")
+    try:
+        raise KeyError("no more")
+    except KeyError:
+        with pytest.warns(RuntimeWarning, match="'handled' was closed while KeyError was handled"):
+            file.close()
+    assert repo.stat_many("main", ["handled"]) == {}
 
 
 @pytest.mark.parametrize("mode", ["wb", "w"])

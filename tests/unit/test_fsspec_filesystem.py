@@ -240,6 +240,18 @@ def test_copies_and_moves(fs: RefstoreFileSystem, lake_path: Path) -> None:
         fs.cp_file("sales/main/d", "sales/nobranch/e")
 
 
+def test_a_file_is_removed_by_exactly_its_name(fs: RefstoreFileSystem) -> None:
+    for name in ("part[1].csv", "part1.csv", "a*"):
+        fs.pipe_file(f"sales/main/exact/{name}", b"1")
+    fs.rm_file("sales/main/exact/part[1].csv")
+    fs.rm_file("sales/main/exact/a*")
+    assert fs.ls("sales/main/exact", detail=False) == ["sales/main/exact/part1.csv"]
+    with pytest.raises(IsADirectoryError):
+        fs.rm_file("sales/main/exact")
+    with pytest.raises(FileNotFoundError):
+        fs.rm_file("sales/main/exact/none")
+
+
 def test_removing(fs: RefstoreFileSystem) -> None:
     fs.pipe({f"sales/main/a/{name}": b"x" for name in ("x", "y", "b/z")})
     with pytest.raises(IsADirectoryError):
@@ -255,6 +267,7 @@ def test_removing(fs: RefstoreFileSystem) -> None:
     assert fs.exists("sales/main")
 
 
+@pytest.mark.filterwarnings("ignore:.*was closed while ZeroDivisionError was handled:RuntimeWarning")
 @pytest.mark.parametrize("mode", ["wb", "w"])
 def test_nothing_is_written_after_an_error(options: dict[str, str], fs: RefstoreFileSystem, mode: str) -> None:
     def write_half(file: Any) -> None:

@@ -201,3 +201,21 @@ def test_the_names_are_exported(repo: Repository) -> None:
     assert isinstance(repo.branch("main"), Ref)
     with pytest.raises(NothingToCommit):
         repo.branch("main").commit("nothing")
+
+
+def test_handles_of_one_name_are_equal_wherever_they_were_made(lake: Lake, repo: Repository) -> None:
+    again = lake.repository("sales")
+    assert repo.branch("main") == again.branch("main")
+    assert len({repo.branch("main"), again.branch("main"), again.branch("dev"), again.tag("v1"), again.ref("v1")}) == 4
+    other = lake.create_repository("other")
+    assert repo.branch("main") != other.branch("main")
+
+
+def test_a_handle_of_another_repository_is_refused(lake: Lake, repo: Repository) -> None:
+    other = lake.create_repository("other")
+    with pytest.raises(Invalid, match="is of another repository than 'sales'"):
+        repo.ref("main").copy("a", to_branch=other.branch("main"), to_path="copied")
+    with pytest.raises(Invalid, match="is of another repository than 'other'"):
+        other.branch("main").merge_from(repo.branch("dev"))
+    assert repo.stat_many("main", ["copied"]) == {}
+    assert repo.branch("main").copy("a", to_branch=lake.repository("sales").branch("dev")).path == "a"
