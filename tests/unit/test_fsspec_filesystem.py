@@ -340,3 +340,11 @@ def test_the_blocks_of_the_page_run(
     assert capsys.readouterr().out == "1\n[(4,)]\n"
     names["fs"].close()
     RefstoreFileSystem.clear_instance_cache()
+
+
+def test_a_closed_filesystem_is_given_to_nobody_again(fs: RefstoreFileSystem, options: dict[str, str]) -> None:
+    fs.pipe_file("sales/main/a.txt", b"1")
+    fs.close()
+    again: RefstoreFileSystem = fsspec.filesystem("refstore", **options)
+    assert again.cat_file("sales/main/a.txt") == b"1"
+    again.close()
