@@ -155,12 +155,9 @@ def collect(
         clean_up=clean_up,
         report_progress=report_progress or ignore_progress,
     )
-    chosen = EngineOptions.make(engine)
-    return (
-        collect_repository(target, chosen, request)
-        if isinstance(target, Repository)
-        else collect_lake(target, chosen, request)
-    )
+    if isinstance(target, Repository):
+        return collect_repository(target, EngineOptions.make(engine), request)
+    return collect_lake(target, EngineOptions.make(engine), request)
 
 
 def status(repository: Repository) -> Iterator[MarkInfo]:

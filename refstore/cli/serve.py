@@ -72,7 +72,9 @@ def serve(
         int | None,
         typer.Option(min=0, max=65_535, metavar="PORT", help="Answer S3 clients at this port, too. 0: any free one."),
     ] = None,
-    s3_create_buckets: Annotated[bool, typer.Option(help="Let operators' S3 clients make and delete buckets.")] = False,
+    s3_create_buckets: Annotated[
+        bool, typer.Option("--s3-create-buckets", help="Let operators' S3 clients make and delete buckets.")
+    ] = False,
     reaper: Annotated[bool, typer.Option("--reaper/--no-reaper", help="Run a reaper here as well.")] = True,
 ) -> None:
     """Serve the HTTP API, and run a reaper, until SIGTERM. Clients of lakeFS work with it.

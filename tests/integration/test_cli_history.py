@@ -139,6 +139,10 @@ class TestBranches:
         sales.ok("reset", "sales", "main", "t/1")
         assert paths(sales.json("diff", "sales", "main")) == ["a", "t/2"]
         assert sales("reset", "sales", "main", "t/", "-r").code == 2
+        assert "needs a PATH" in sales("reset", "sales", "main", "", "-r", "--yes").err
+        assert "needs a PATH" in sales("reset", "sales", "main", "-r", "--yes").err
+        assert sales.json("reset", "sales", "main", "t")["reset"] == "nothing was staged"
+        assert paths(sales.json("diff", "sales", "main")) == ["a", "t/2"]
         sales.ok("reset", "sales", "main", "t/", "-r", "--yes")
         assert paths(sales.json("diff", "sales", "main")) == ["a"]
         sales.ok("reset", "sales", "main", "--yes")

@@ -55,6 +55,9 @@ def test_onboard_run_verify_and_report(refstore: Command, lake: World) -> None:
     assert refstore("purge", "onboard", "sales").code == 2
     refstore.ok("purge", "onboard", "sales", document)
     assert refstore.json("purge", "onboard", "sales", "--dry-run")[0]["purged"] is True
+    assert refstore("purge", "onboard", "sales", "-", stdin=b"").code == 2, (
+        "an empty document is not the one that is set"
+    )
     assert json.loads(refstore.ok("purge", "show", "sales").out) == DOCUMENT
 
     assert refstore("purge", "verify", "sales", "--ids", ids).code == 4
