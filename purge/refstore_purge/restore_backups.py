@@ -46,6 +46,8 @@ class RestoreScope(NamedTuple):
 
 
 class RestoreFailure(msgspec.Struct, frozen=True):
+    """An object whose original could not be put back."""
+
     address: str
     """The object's identity."""
     reason: str

@@ -19,7 +19,7 @@ from typing import Final
 from refstore.core.clock import Clock, SystemClock
 from refstore.core.driver_entry_points import KV_DRIVERS, BuiltInDriver, find_opener
 from refstore.core.redaction import redact_url
-from refstore.errors import InvalidSettings, NotFound
+from refstore.errors import InvalidSettings
 from refstore.kv.base import KV
 from refstore.kv.read_only import ReadOnlyKV
 from refstore.kv.retries import ATTEMPTS, RetryingKV
@@ -58,6 +58,4 @@ def open_kv(
             f"the driver for {redact_url(url)[:200]!r} opened a {type(kv).__name__}; it must return a subclass of "
             "refstore.kv.base.KV"
         )
-    if read_only and kv.local_files and not kv.local_files[0].exists():
-        raise NotFound(f"there is no lake at {redact_url(url)[:200]!r}; correct the URL, or call refstore.create(...)")
     return RetryingKV(ReadOnlyKV(kv) if read_only else kv, attempts=attempts, clock=clock, check=check)

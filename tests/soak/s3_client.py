@@ -90,8 +90,8 @@ class GatewayRepository:
         for error in answer.get("Errors", []):
             raise OutcomeUnknown(f"not all was deleted: {error}")
 
-    def copy(self, source: str, path: str, branch: str, destination: str) -> None:
-        self.call("copy_object", Key=f"{branch}/{destination}", CopySource=self.source_of(source, path))
+    def copy(self, source: str, path: str, *, to_branch: str, to_path: str) -> None:
+        self.call("copy_object", Key=f"{to_branch}/{to_path}", CopySource=self.source_of(source, path))
 
     def source_of(self, ref: str, path: str) -> dict[str, str]:
         return {"Bucket": str(self._repo.name), "Key": f"{ref}/{path}"}

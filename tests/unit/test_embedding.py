@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
-
-import pytest
-
-from tests.commands import Command
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROGRAM: Final = """
@@ -58,12 +55,27 @@ def test_the_library_asks_for_no_typer_of_one_version() -> None:
     assert bounds[1] == ">=0.29,<1"
 
 
-def test_a_typer_that_keeps_it_elsewhere_only_does_not_complete(
-    refstore: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("typer._completion_classes", "typer._completion_shared"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert "makes no such scripts" in refstore("completion", "bash").err
-    monkeypatch.setenv("_REFSTORE_COMPLETE", "complete_bash")
-    with pytest.raises(SystemExit):  # Typer finds no such shell
-        refstore("repo", "list")
+OTHER_TYPER = """
+import sys
+import typer.completion, typer.core, typer.main
+sys.modules["typer._completion_classes"] = sys.modules["typer._completion_shared"] = None
+from refstore.cli import main
+main()
+"""
+
+
+def test_a_typer_that_keeps_it_elsewhere_only_does_not_complete(tmp_path: Path) -> None:
+    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", OTHER_TYPER, *words],
+            env=os.environ | {"REFSTORE_DATA": str(tmp_path / "lake")} | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    assert "makes no such scripts" in run("completion", "bash").stderr
+    assert run("repo", "create", "sales").returncode == 0
+    asked = run("repo", "list", _REFSTORE_COMPLETE="complete_bash")
+    assert (asked.returncode, asked.stdout) == (1, ""), "Typer finds no such shell"

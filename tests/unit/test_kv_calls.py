@@ -50,6 +50,7 @@ class Counted:
         self.world.lake.kv = self.kv
         self.world.repo = self.world.lake.repository("lake")
         self.world.upload("main", "warm", "other")
+        self.world.repo.issue("main", "warm")  # the first one of a process reads the key that signs
 
     def row(self, what: str, objects: int, work: Callable[[], object]) -> str:
         """Return the row of the table."""
