@@ -91,7 +91,9 @@ def test_a_commit_that_never_landed_is_swept_before_its_tree_is_read(
     ("walk", "mark"),
     [*((walk, None) for walk in WALKS), ("scan_names", SWEEPING), ("scan_targets", SWEEPING)],
 )
-def test_a_tree_of_a_commit_that_landed_is_lost(world: World, reader: Repository, walk: str, mark: StoredMark | None) -> None:
+def test_a_tree_of_a_commit_that_landed_is_lost(
+    world: World, reader: Repository, walk: str, mark: StoredMark | None
+) -> None:
     old = world.commit(a=b"guest\none\n")
     world.commit(a=None, b=b"guest\ntwo\n")
     if mark is not None:

@@ -112,7 +112,9 @@ def _go_on(tools: Tools, mark_id: str) -> Then:
 
 
 def _mark_late(tools: Tools, mark_id: str, commit: CommitId) -> None:
-    CommitMarks(tools.ctx).mark_commits({commit: StoredMark(tools.ctx.clock.now_ms(), tools.ctx.clock.now_ms(), mark_id)})
+    CommitMarks(tools.ctx).mark_commits(
+        {commit: StoredMark(tools.ctx.clock.now_ms(), tools.ctx.clock.now_ms(), mark_id)}
+    )
 
 
 def _mark_given_up(tools: Tools) -> Then:

@@ -43,7 +43,7 @@ from refstore.records.lake_records import (
     WaitingAct,
 )
 from refstore.records.location_records import Backup, Content, Intent, Location, LocationsFlag, PurgeRecord
-from refstore.records.mark_records import GcFlag, GcRun, StoredMark, NothingToDelete
+from refstore.records.mark_records import GcFlag, GcRun, NothingToDelete, StoredMark
 from refstore.records.multipart_records import MultipartUpload, UploadedPart
 from refstore.records.reaper_records import (
     BreakerState,
