@@ -24,8 +24,8 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("REFSTORE_CONFIG", raising=False)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "user"))
-    (tmp_path / "home").mkdir()
-    monkeypatch.chdir(tmp_path / "home")
+    (tmp_path / "place").mkdir()
+    monkeypatch.chdir(tmp_path / "place")
 
 
 def made_in(lake: Lake) -> str:
@@ -146,7 +146,7 @@ def test_durations_that_are_none(safety: Any, message: str) -> None:
 def test_what_is_opened_shows_what_it_is_and_no_secret(tmp_path: Path) -> None:
     with refstore.create("lake") as lake:
         repo = lake.create_repository("sales")
-        assert repr(lake) == f"<Lake 'file://{tmp_path}/home/lake/objects'>"
+        assert repr(lake) == f"<Lake 'file://{tmp_path}/place/lake/objects'>"
         assert repr(repo) == "<Repository 'sales'>"
         assert repr(repo.branch("main")) == "Branch('main', repository='sales')"
         assert [repr(each) for each in lake.repositories()] == [repr(repo)]
@@ -173,7 +173,7 @@ def test_repositories_are_listed_in_order_and_none_is_opened_for_it() -> None:
 class TestALakeThatIsNotThere:
     def test_a_typo_makes_nothing_and_names_the_nearest(self, tmp_path: Path) -> None:
         made_in(refstore.create("lake"))
-        with pytest.raises(NotFound, match=r"there is no lake in .*/lkae; did you mean .*/home/lake\?"):
+        with pytest.raises(NotFound, match=r"there is no lake in .*/lkae; did you mean .*/place/lake\?"):
             refstore.open("lkae")
         with pytest.raises(NotFound, match=r"no lake in .*/nowhere/lake, nor is there .*/nowhere;"):
             refstore.open(tmp_path / "nowhere" / "lake")
@@ -183,7 +183,7 @@ class TestALakeThatIsNotThere:
         Path("lake").mkdir()
         with pytest.raises(NotFound, match=r"there is no lake in .*/lkae; make"):
             refstore.open("lkae", read_only=True)
-        with pytest.raises(NotFound, match=r"there is no lake in .*/home/lake; make"):
+        with pytest.raises(NotFound, match=r"there is no lake in .*/place/lake; make"):
             refstore.open("lake", read_only=True)
         assert list(Path("lake").iterdir()) == []
 

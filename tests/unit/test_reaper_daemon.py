@@ -264,7 +264,7 @@ def test_metrics_say_what_was_done_what_waits_and_where_deletion_is_stopped() ->
         assert found['refstore_reaper_breaker_tripped{repository="lake"}'] == 1
         assert found['refstore_reaper_due_objects{repository="lake"}'] == 3
         assert found['refstore_reaper_oldest_due_seconds{repository="lake"}'] == pytest.approx(1)
-        with pytest.raises(InvalidSettings, match=r"another metrics\.port"):
+        with pytest.raises(InvalidSettings, match=r"another --metrics-port"):
             PrometheusMetrics("127.0.0.1", metrics.port)
     finally:
         metrics.close()
