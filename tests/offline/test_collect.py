@@ -12,7 +12,16 @@ import pytest
 import refstore_gc
 from refstore import StepProgress
 from refstore.configuration.settings import embedded_urls
-from refstore.errors import Conflict, Corrupt, Invalid, InvalidRules, InvalidSettings, NotFound, ObjectsUnavailable
+from refstore.errors import (
+    Conflict,
+    Corrupt,
+    Invalid,
+    InvalidRules,
+    InvalidSettings,
+    NotFound,
+    ObjectsUnavailable,
+    RunStopped,
+)
 from refstore.gc_marks import barrier_seconds
 from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
@@ -150,6 +159,24 @@ def test_what_stops_a_repository_is_raised_for_one_and_told_for_a_lake(
     (report,) = collect(world.lake)
     assert [(each.step, type(each.error)) for each in report.errors] == [("run", ObjectsUnavailable)]
     assert (report.mark, report.deleted_count) == (None, ObjectCount())
+
+
+def test_a_sweep_that_an_operator_stops_is_followed_by_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def stopped(_: object, __: object, mark_id: str, *___: object, **____: object) -> None:
+        begun.append(mark_id)
+        raise RunStopped("somebody stopped this run")
+
+    for _ in range(2):
+        world.let_one_expire()
+        collect(world.repo, only="mark", grace=WEEK)
+    world.clock.sleep(WEEK.total_seconds() + 1)
+    monkeypatch.setattr(gc_run, "sweep", stopped)
+    due = [mark.mark_id for mark in status(world.repo)]
+    with pytest.raises(RunStopped):
+        collect(world.repo, only="sweep")
+    assert (len(due), len(begun)) == (2, 1)
 
 
 def test_a_store_that_cannot_be_opened_stops_no_other_repository(world: World) -> None:
