@@ -35,6 +35,8 @@ ID_COLUMN: Final = "id"
 GIVEN: Final = "ids"
 """What a file of ids is called that were given as values."""
 BATCH_ROWS: Final = 100_000
+FIELD_CHARS_MAX: Final = 128 * 1024
+"""How long a value of CSV may be; a longer one comes from a quote that is not closed."""
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**64 - 1
 """What a column of integers can have, signed or not."""
@@ -339,6 +341,8 @@ def _csv_rows(file: IdsFile, lines: Iterable[str]) -> Iterator[_Row]:
             raw.clear()
             if '"' in text and not record.fullmatch(text):  # Python's reader takes a quote within a value as it is
                 raise csv.Error
+            if len(text) > FIELD_CHARS_MAX and max(map(len, fields)) > FIELD_CHARS_MAX:
+                raise csv.Error  # here, too, because the reader's own limit is one of the whole process
             if len(fields) == len(names):
                 yield _Row(reader.line_num, fields[at], "" if dataset_at is None else fields[dataset_at])
             elif fields:

@@ -130,7 +130,8 @@ def _records_of(source: BinaryIO) -> Iterator[list[bytes]]:
             taken.append(line)
             yield line.decode("latin-1") + "\n"
 
-    csv.field_size_limit(LINE_BYTES_MAX)
+    # The limit is one of the whole process: it is only ever raised, because other threads read, too.
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES_MAX))
     reader = csv.reader(take_lines(), strict=True)
     try:
         for number, values in enumerate(reader, 1):
