@@ -25,6 +25,7 @@ IN_SDIST = {
     "README.md",
     "api",
     "offline_gc",
+    "prune",
     "purge",
     "pyproject.toml",
     "reaper",

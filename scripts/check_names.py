@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PRODUCT: Final = ("refstore", "api", "reaper", "offline_gc", "purge", "s3_gateway")
+PRODUCT: Final = ("refstore", "api", "reaper", "offline_gc", "purge", "prune", "s3_gateway")
 LINES_MAX: Final = 60
 """Of a function, with its docstring."""
 SAME_NAMES_MAY_STAND_IN: Final = frozenset({"cli", "routes", "ui", "kv", "objects", "engines", "redis", "s3"})

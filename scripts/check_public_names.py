@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PACKAGES: Final = ("refstore", "refstore_reaper", "refstore_gc", "refstore_purge")
+PACKAGES: Final = ("refstore", "refstore_reaper", "refstore_gc", "refstore_purge", "refstore_prune")
 OTHER_PACKAGES: Final = ("refstore_api", "refstore_s3", "refstore_http")
 """Which have no public names: they are started, not imported."""
 PUBLIC_MODULES: Final = frozenset({*PACKAGES, "refstore.errors"})
@@ -102,7 +102,7 @@ def check(root: Path, exceptions: Mapping[str, str]) -> Iterator[str]:
 
 
 def main() -> int:
-    sys.path[:0] = [str(ROOT / folder) for folder in ("", "reaper", "offline_gc", "purge")]
+    sys.path[:0] = [str(ROOT / folder) for folder in ("", "reaper", "offline_gc", "purge", "prune")]
     found = [*check(ROOT, read_exceptions((ROOT / EXCEPTIONS).read_text("utf-8")))]
     for line in found:
         print(line, file=sys.stderr)

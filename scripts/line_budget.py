@@ -16,7 +16,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 BUDGET: Final = ROOT / "scripts" / "line_budget.txt"
-PRODUCT: Final = ("refstore", "api", "reaper", "offline_gc", "purge", "s3_gateway")
+PRODUCT: Final = ("refstore", "api", "reaper", "offline_gc", "purge", "prune", "s3_gateway")
 SLACK: Final = 200
 """How far a figure may be above what there is."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("refstore", "api", "reaper", "offline_gc", "purge", "s3_gateway")
+ROOMS = ("refstore", "api", "reaper", "offline_gc", "purge", "prune", "s3_gateway")
 CONFIGURATION = ("pyproject.toml", ".importlinter")
 USED_BY = "refstore_reaper/reaper_pass.py"
 """The module that uses the setting which is followed."""

@@ -20,6 +20,7 @@ SOURCES = {
     "refstore_http": ROOT / "api",
     "refstore_reaper": ROOT / "reaper",
     "refstore_gc": ROOT / "offline_gc",
+    "refstore_prune": ROOT / "prune",
     "refstore_purge": ROOT / "purge",
     "refstore_s3": ROOT / "s3_gateway",
 }

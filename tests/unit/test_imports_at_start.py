@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-PRODUCT: Final = ("refstore", "api", "reaper", "offline_gc", "purge", "s3_gateway")
+PRODUCT: Final = ("refstore", "api", "reaper", "offline_gc", "purge", "prune", "s3_gateway")
 SERVERS: Final = {"fastapi", "starlette", "uvicorn", "uvloop", "jinja2", "prometheus_client"}
 CLIENTS: Final = {"redis", "boto3", "botocore", "httpx", "pyspark"}
 PARQUET: Final = {"pyarrow", "numpy"}

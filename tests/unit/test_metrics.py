@@ -39,7 +39,7 @@ def test_each_metric_is_declared_in_one_place_and_in_full() -> None:
         if metric.unit in ("seconds", "bytes"):
             assert metric.name.endswith(f"_{metric.unit}"), metric
     assert set(LABELS) == {label for metric in METRICS for label in metric.labels}
-    for folder in ("refstore", "api", "reaper", "offline_gc", "purge", "s3_gateway"):
+    for folder in ("refstore", "api", "reaper", "offline_gc", "purge", "prune", "s3_gateway"):
         for path in (ROOT / folder).rglob("*.py"):
             made = re.findall(r"\b(?:Counter|Gauge|Histogram|Summary)\(\s*f?\"refstore", path.read_text())
             assert not made, path

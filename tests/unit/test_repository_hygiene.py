@@ -15,7 +15,7 @@ from tests.git import need_clone
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
-ROOMS = ("refstore", "api", "reaper", "offline_gc", "purge", "s3_gateway")
+ROOMS = ("refstore", "api", "reaper", "offline_gc", "purge", "prune", "s3_gateway")
 ROOMS_OF_LAYERS = (
     "refstore",
     "refstore.core",

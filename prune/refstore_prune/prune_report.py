@@ -1,0 +1,92 @@
+"""What a run found and did, counted from what the tasks and the store answered. It is the JSON file of the run, too."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from refstore_gc.run_summary import ObjectCount
+from refstore_prune.sources.base import SourceFacts
+
+RunState = Literal["simulated", "running", "marked", "done", "incomplete", "failed"]
+"""`marked`: nothing was due. `done`: all that was due is gone. `incomplete`: the store did not delete all of it."""
+
+Verdict = Literal["named", "young", "protected", "never taken", "own", "unnamed"]
+"""What a run decided about a listed object. `own`: refstore's own files, which are left alone."""
+
+
+class AgeRow(msgspec.Struct, frozen=True):
+    """Unnamed objects of an age."""
+
+    days_from: int
+    days_to: int | None
+    """None: and older."""
+    unnamed: ObjectCount
+
+
+class PrefixRow(msgspec.Struct, frozen=True):
+    prefix: str
+    """'' in the last row: all other prefixes."""
+    listed: ObjectCount
+    unnamed: ObjectCount
+
+
+class UnnamedObject(msgspec.Struct, frozen=True):
+    key: str
+    size_bytes: int
+    written_ms: int
+    marked_ms: int
+    """When a run first found it unnamed."""
+
+
+class NamesCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How the names and the listing met."""
+
+    names: int = 0
+    """Distinct names in the store, in the spelling of the source."""
+    found: int = 0
+    """Listed objects that a name keeps."""
+    found_by_other_spelling: int = 0
+    """Of these, the objects that only another spelling of a name keeps."""
+    outside: int = 0
+    """Names of objects that lie elsewhere, each as often as it was read."""
+    examples_not_found: list[str] = []
+    """Names of which no object was listed."""
+
+
+class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str
+    store: str
+    state: RunState
+    began_ms: int
+    ended_ms: int = 0
+    engine: str = ""
+    sources: list[SourceFacts] = []
+    names: NamesCount = NamesCount()
+    listed: ObjectCount = ObjectCount()
+    verdicts: dict[str, ObjectCount] = {}
+    """By `Verdict`; together these are what was listed."""
+    waiting: ObjectCount = ObjectCount()
+    """Unnamed, and its grace period is not over."""
+    newly_marked: ObjectCount = ObjectCount()
+    """The part of `waiting` that no earlier run had found unnamed, or that changed since."""
+    named_again: ObjectCount = ObjectCount()
+    """What an earlier run had marked, and is named now."""
+    due: ObjectCount = ObjectCount()
+    """Unnamed, and its grace period is over: what this run is to delete; of a simulation, what it would."""
+    outcomes: dict[str, ObjectCount] = {}
+    """What became of what was due, as the store confirmed it."""
+    failures: list[str] = []
+    """Examples of what the store did not delete, with its reasons."""
+    by_age: list[AgeRow] = []
+    by_prefix: list[PrefixRow] = []
+    largest: list[UnnamedObject] = []
+    """At most 100."""
+    not_looked_at: list[str] = []
+    """What the run did not see, a sentence each."""
+    next_due_ms: int = 0
+    """When the next of `waiting` is due; 0: nothing waits."""
+    seconds: dict[str, float] = {}
+    error: str = ""
+    """What ended a run that failed."""

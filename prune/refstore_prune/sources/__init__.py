@@ -1,0 +1,50 @@
+"""Where names come from: a module for each kind of source, behind the interface in `base.py`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from refstore.errors import Invalid, MissingExtra
+from refstore_prune.sources.base import NameSource, SourceOptions
+
+NAME_SOURCES: Final = "refstore.names"
+"""The group of the entry points by which other packages bring sources."""
+
+_BUILT_IN: Final[dict[str, tuple[str, str]]] = {
+    "list": ("refstore_prune.sources.name_list:open_list", ""),
+    "exec": ("refstore_prune.sources.name_list:open_exec", ""),
+    "lakefs": ("refstore_prune.sources.lakefs.source:open_lakefs", ""),
+    "iceberg": ("refstore_prune.sources.iceberg:open_iceberg", "iceberg"),
+    "delta": ("refstore_prune.sources.delta:open_delta", "delta"),
+}
+"""(module:function, the extra that installs its packages) of each kind."""
+
+
+def open_source(text: str, options: SourceOptions) -> NameSource:
+    """Open a source of names, such as `list:names.txt` or `lakefs:sales`. Raises Invalid, MissingExtra."""
+    kind, colon, rest = text.partition(":")
+    if not colon or not rest:
+        raise Invalid(f"{text!r} is no source of names; write its kind first, such as list:FILE or lakefs:REPO")
+    source: object = _opener(kind)(rest, options)
+    if not isinstance(source, NameSource):
+        raise Invalid(f"the package for {kind}: opened a {type(source).__name__}; it must return a NameSource")
+    return source
+
+
+def _opener(kind: str) -> Any:
+    built_in = _BUILT_IN.get(kind)
+    if built_in is None:
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=NAME_SOURCES, name=kind):
+            return entry.load()
+        known = ", ".join(f"{each}:" for each in _BUILT_IN)
+        raise Invalid(f"{kind!r} is no kind of source; use one of {known} or a package with an entry point for it")
+    module, _, function = built_in[0].partition(":")
+    try:
+        return getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        if not built_in[1] or (error.name or "").startswith("refstore"):
+            raise
+        raise MissingExtra(built_in[1], f"names of {kind}:") from error
