@@ -5,7 +5,7 @@ no name is ever left out in silence.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -68,6 +68,10 @@ class NameSource(ABC):
     """How long after it is written something may be named for the first time. What is younger stays."""
     never_taken: tuple[str, ...] = ()
     """Patterns of the last segment of keys that stay although nothing names them, such as `_SUCCESS`."""
+    never_taken_folders: tuple[str, ...] = ()
+    """Beginnings of keys that stay although nothing names them: folders of the source's own, with a slash at the end.
+    They are known when `check` has returned.
+    """
 
     def check(self, store_url: str) -> None:
         """Raise Invalid if the source does not belong to this store, and what says that it cannot be read. It is called
@@ -84,6 +88,12 @@ class NameSource(ABC):
     @abstractmethod
     def facts(self) -> SourceFacts:
         """Return what was read. It is called when the parts have been read to their end."""
+
+    def metadata_elsewhere(self) -> Sequence[MetadataPlace]:
+        """Return the tables or repositories in the store that the source knows of, and does not read: some other source
+        must. It is called after `check`.
+        """
+        return ()
 
     def reads_metadata(self, place: MetadataPlace, store_url: str) -> bool:
         """Return whether the source reads the names of this table or repository, which lies in the store."""
