@@ -274,9 +274,8 @@ def _write_uncommitted(addresses: list[str], now: int) -> bytes:
 class Lakefs:
     """The server: its repositories, and what a test changes of its answers."""
 
-    def __init__(self, *repositories: Repository, blockstore: str = "local") -> None:
+    def __init__(self, *repositories: Repository) -> None:
         self.repositories = {each.name: each for each in repositories}
-        self.blockstore = blockstore
         self.url = ""
         self.requests: list[str] = []
         """`METHOD path` of each request, without the beginning of the API's paths."""
@@ -289,8 +288,6 @@ class Lakefs:
     def answer(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Answer:
         parts = [unquote(part) for part in path.split("/")]
         match (method, parts):
-            case "GET", ["config"]:
-                return 200, {"storage_config": {"blockstore_type": self.blockstore}}, {}
             case "GET", ["config", "garbage-collection"]:
                 return 200, {"grace_period": DAY}, {}
             case "GET", ["repositories"]:

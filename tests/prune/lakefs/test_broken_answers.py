@@ -349,24 +349,6 @@ def test_a_key_that_may_not_list_repositories(
     assert any("other repositories" in each for each in source.facts().not_seen)
 
 
-def test_which_storage_a_repository_has(lakefs: Lakefs, client: LakefsClient) -> None:
-    storages = [{"blockstore_type": "s3", "blockstore_id": "a"}, {"blockstore_type": "local", "blockstore_id": "b"}]
-    lakefs.change = lambda _request, _answer: (
-        200,
-        {"storage_config": {"blockstore_type": ""}, "storage_config_list": storages},
-        {},
-    )
-    assert client.blockstore_type("b") == "local"
-    with pytest.raises(Corrupt, match="no storage 'c'"):
-        client.blockstore_type("c")
-
-
-def test_a_store_in_memory(lakefs: Lakefs, source: NameSource, store_url: str) -> None:
-    lakefs.blockstore = "mem"
-    with pytest.raises(Invalid, match="no store to prune"):
-        source.check(store_url)
-
-
 def test_nothing_is_written_through_the_store(source: NameSource, sales: Repository, store_url: str) -> None:
     fill(sales)
     before = {info.key for info in open_objects(store_url).list()}

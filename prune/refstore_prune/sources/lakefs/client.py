@@ -42,18 +42,13 @@ _log = event_log.get_logger(__name__)
 class Repository(msgspec.Struct, frozen=True):
     id: str
     storage_namespace: str
-    default_branch: str
-    storage_id: str = ""
-
-
-class BranchRetention(msgspec.Struct, frozen=True):
-    branch_id: str
-    retention_days: int
 
 
 class RetentionRules(msgspec.Struct, frozen=True):
+    """lakeFS's own rules, as far as anything is decided by them here: whether there are any."""
+
     default_retention_days: int
-    branches: list[BranchRetention]
+    branches: list[msgspec.Raw]
 
 
 class UncommittedPage(msgspec.Struct, frozen=True):
@@ -113,16 +108,6 @@ class _TaskStatus(msgspec.Struct, frozen=True):
     error: _TaskError | None = None
 
 
-class _Storage(msgspec.Struct, frozen=True):
-    blockstore_type: str
-    blockstore_id: str = ""
-
-
-class _Config(msgspec.Struct, frozen=True):
-    storage_config: _Storage
-    storage_config_list: list[_Storage] = []
-
-
 class _CollectionConfig(msgspec.Struct, frozen=True):
     grace_period: int = 0
 
@@ -165,18 +150,6 @@ class LakefsClient:
 
     def repositories(self) -> Iterator[Repository]:
         return self._pages("/repositories", Repository)
-
-    def blockstore_type(self, storage_id: str) -> str:
-        """Return `s3`, `local`, `gs`, `azure` or `mem`."""
-        config = self._get("/config", _Config)
-        if len(config.storage_config_list) < 2:
-            return config.storage_config.blockstore_type
-        for storage in config.storage_config_list:
-            if storage.blockstore_id == storage_id:
-                return storage.blockstore_type
-        raise Corrupt(
-            f"lakeFS at {self.url} has no storage {storage_id!r}, which its repository names; ask who runs it"
-        )
 
     def link_seconds(self) -> int:
         """Return how long an address may be linked after it was given out; 0: the server does not say."""
@@ -352,19 +325,19 @@ class LakefsClient:
 
     def _raise_refusal(self, method: str, path: str, answer: _Answer) -> NoReturn:
         said = f"lakeFS at {self.url} answers {answer.status} to {method} {path}: {_message_of(answer.body)}"
+        advice = "check that the URL is that of a lakeFS server, and its version"
         if answer.status == 401:
-            raise Invalid(
-                f"{said}; its access key has expired, was revoked, or has no permission for this call: give it the "
-                "permission, or set another key by LAKECTL_CREDENTIALS_ACCESS_KEY_ID and "
-                "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"
+            advice = (
+                "its access key has expired, was revoked, or has no permission for this call: give it the permission, "
+                "or set another key by LAKECTL_CREDENTIALS_ACCESS_KEY_ID and LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"
             )
-        if answer.status == 403:
-            raise Invalid(f"{said}; give the key's user the permission for this call")
-        if answer.status == 404:
+        elif answer.status == 403:
+            advice = "give the key's user the permission for this call"
+        elif answer.status == 404:
             raise NotFound(f"{said}; check the name of the repository, and the version of the server")
-        if 300 <= answer.status < 400:
-            raise Invalid(f"{said}; redirects are not followed, so give the URL to which it leads as the endpoint")
-        raise Invalid(f"{said}; check that the URL is that of a lakeFS server, and its version")
+        elif 300 <= answer.status < 400:
+            advice = "redirects are not followed, so give the URL to which it leads as the endpoint"
+        raise Invalid(f"{said}; {advice}")
 
 
 def _read_answer(response: Any, status: int) -> _Answer:

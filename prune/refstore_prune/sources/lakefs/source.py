@@ -93,8 +93,6 @@ class LakefsSource(NameSource):
     def check(self, store_url: str) -> None:
         """Raise Invalid if the repository does not lie in the store; NotFound, Unavailable, Corrupt as the client."""
         record = self._client.repository(self._repository)
-        if self._client.blockstore_type(record.storage_id) == "mem":
-            raise Invalid(f"{self.text} is kept in the memory of its server; there is no store to prune")
         self._store = open_objects(store_url, read_only=True)
         self._place = find_place(store_url, record.storage_namespace, self._known_as, self._has_objects)
         prefix = self._place.prefix
@@ -245,7 +243,7 @@ class LakefsSource(NameSource):
             yield from workers.map_ahead(read, sorted(metaranges))
 
     def _left_over(self, known: set[str]) -> Iterator[NamePart]:
-        """Yield tasks for the ranges to which no branch or tag leads: of branches that are gone, or commits under way."""
+        """Yield tasks for ranges to which no branch or tag leads: of branches that are gone, of commits under way."""
         folder = f"{self._place.prefix}{FOLDER}"
         names = [info.key.removeprefix(folder) for info in self._store.list(folder)]
         left_over = [name for name in names if kept_commits.ID.fullmatch(name) and name not in known]
