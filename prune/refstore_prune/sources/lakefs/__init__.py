@@ -3,9 +3,9 @@
 credentials.py        whose access key is used, read as lakectl reads it
 client.py             the calls of lakeFS's HTTP API
 source.py             the source itself: in which order it reads what
-committed.py          metaranges and ranges: which ranges there are, and the addresses of each
-sstable.py            the format of both
-compare_reports.py    a report beside lakeFS's own, and what they disagree on
+namespace_place.py    where the repository's namespace lies in the store
+kept_commits.py       which commits keep what they name
+name_tasks.py         the tasks that read names
+committed.py          what is committed: a metarange names ranges, a range names objects
+sstable.py            the tables in which lakeFS keeps both
 """
-
-from __future__ import annotations
