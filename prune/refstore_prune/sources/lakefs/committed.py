@@ -94,13 +94,18 @@ class RangeTask:
 
             def open_range(ref: RangeRef) -> TableFile:
                 try:
-                    return TableFile.from_store(store, f"{self.namespace_prefix}{FOLDER}{ref.id}")
+                    return TableFile.from_store(store, range_key(self.namespace_prefix, ref.id))
                 except ObjectNotFound as error:
                     raise Corrupt(f"{error}; a commit names this range: put it back from a copy") from error
 
             with Workers(_THREADS if store.is_remote else 1) as workers:
                 for ref, file in zip(self.ranges, workers.map_ahead(open_range, self.ranges), strict=True):
                     yield from read_range_addresses(file, ref)
+
+
+def range_key(namespace_prefix: str, id_: str) -> str:
+    """Return the key of a range or metarange."""
+    return f"{namespace_prefix}{FOLDER}{id_}"
 
 
 class _Spans(NamedTuple):
@@ -118,7 +123,7 @@ class _Values:
 
     def __init__(self, values: Sequence[bytes], wire_types: Sequence[int]) -> None:
         """Raises TableError."""
-        self.data = b"".join((*values, bytes(16)))  # `_read_numbers` looks ten bytes ahead
+        self.data = b"".join((*values, bytes(16)))  # `_read_varints` looks ten bytes ahead
         self._octets = np.frombuffer(self.data, np.uint8)
         value_ends = np.cumsum([len(value) for value in values], dtype=np.int64)
         at = value_ends - [len(value) for value in values]
