@@ -209,7 +209,7 @@ def test_metadata_that_is_gone(
         }
     for name in gone:
         sales.delete(f"_lakefs/{name}")
-    with pytest.raises(Corrupt, match=f"the {what} "):
+    with pytest.raises(Corrupt, match=f"this {what}: put it back"):
         read_names(source, store_url)
 
 

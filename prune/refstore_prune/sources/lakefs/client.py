@@ -39,12 +39,12 @@ _NO_SUCH_ROUTE: Final = (404, 405, 501)
 _log = event_log.get_logger(__name__)
 
 
-class Repository(msgspec.Struct, frozen=True):
+class RepositoryFacts(msgspec.Struct, frozen=True):
     id: str
     storage_namespace: str
 
 
-class RetentionRules(msgspec.Struct, frozen=True):
+class LakefsRules(msgspec.Struct, frozen=True):
     """lakeFS's own rules, as far as anything is decided by them here: whether there are any."""
 
     default_retention_days: int
@@ -82,14 +82,14 @@ class CommitRecord(msgspec.Struct, frozen=True):
     """From 1 on the first parent is the one that was on the branch; before that, it is the last."""
 
 
-class _Pagination(msgspec.Struct, frozen=True):
+class _PageFacts(msgspec.Struct, frozen=True):
     has_more: bool
     next_offset: str
     results: int
 
 
 class _Page(msgspec.Struct, frozen=True):
-    pagination: _Pagination
+    pagination: _PageFacts
     results: list[msgspec.Raw]
 
 
@@ -141,24 +141,24 @@ class LakefsClient:
 
     # ---- what is there
 
-    def repository(self, name: str) -> Repository:
+    def repository(self, name: str) -> RepositoryFacts:
         """Raises NotFound."""
-        found = self._find(f"/repositories/{quote(name)}", Repository)
+        found = self._find(f"/repositories/{quote(name)}", RepositoryFacts)
         if found is None:
             raise NotFound(f"lakeFS at {self.url} has no repository {name!r}; look at `lakectl repo list`")
         return found
 
-    def repositories(self) -> Iterator[Repository]:
-        return self._pages("/repositories", Repository)
+    def repositories(self) -> Iterator[RepositoryFacts]:
+        return self._pages("/repositories", RepositoryFacts)
 
     def link_seconds(self) -> int:
         """Return how long an address may be linked after it was given out; 0: the server does not say."""
         found = self._find("/config/garbage-collection", _CollectionConfig)
         return 0 if found is None else found.grace_period
 
-    def rules(self, repository: str) -> RetentionRules | None:
+    def rules(self, repository: str) -> LakefsRules | None:
         """Return lakeFS's rules; None: the repository has none."""
-        return self._find(f"/repositories/{quote(repository)}/settings/gc_rules", RetentionRules)
+        return self._find(f"/repositories/{quote(repository)}/settings/gc_rules", LakefsRules)
 
     def branches(self, repository: str) -> Iterator[NamedCommit]:
         return self._pages(f"/repositories/{quote(repository)}/branches", NamedCommit, show_hidden="true")

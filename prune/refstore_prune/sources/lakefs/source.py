@@ -111,8 +111,8 @@ class LakefsSource(NameSource):
 
     def parts(self) -> Iterator[NamePart]:
         self._began_ms = self._clock.now_ms()
-        yield from self._uncommitted()
-        yield from self._committed()
+        yield from self._read_uncommitted()
+        yield from self._read_committed()
 
     def facts(self) -> SourceFacts:
         return SourceFacts(
@@ -144,7 +144,7 @@ class LakefsSource(NameSource):
 
     # ---- what is uncommitted
 
-    def _uncommitted(self) -> Iterator[NamePart]:
+    def _read_uncommitted(self) -> Iterator[NamePart]:
         files, run_id = 0, ""
         for page in self._client.prepare_uncommitted(self._repository):
             run_id = page.run_id
@@ -174,7 +174,7 @@ class LakefsSource(NameSource):
 
     # ---- what is committed
 
-    def _committed(self) -> Iterator[NamePart]:
+    def _read_committed(self) -> Iterator[NamePart]:
         name = self._repository
         heads = {branch.id: branch.commit_id for branch in self._client.branches(name)}
         tags = {tag.id: tag.commit_id for tag in self._client.tags(name)}
@@ -234,10 +234,7 @@ class LakefsSource(NameSource):
             try:
                 return read_metarange(TableFile.from_store(self._store, range_key(self._place.prefix, metarange)))
             except ObjectNotFound as error:
-                raise Corrupt(
-                    f"the metarange {metarange} is not in {self._store.url}, and a commit names it; put it back from a "
-                    "copy"
-                ) from error
+                raise Corrupt(f"{error}; a commit names this metarange: put it back from a copy") from error
 
         with Workers(_THREADS if self._store.is_remote else 1) as workers:
             yield from workers.map_ahead(read, sorted(metaranges))
