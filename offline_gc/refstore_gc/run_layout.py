@@ -92,17 +92,19 @@ class RunLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of the addresses' keys."""
     io_timeout_seconds: float = Safety().objects_io_seconds
     """How long a request of a task may take: as long as one of the run's own process."""
+    root: str = ROOT
+    """The folder of all runs' files in their store."""
 
     def file_key(self, folder: str, number: int, attempt: str = "") -> str:
         """Return a file's key. `attempt`: of the task, where another attempt may write something else."""
-        return f"{ROOT}{self.mark_id}/{folder}/{number:06d}{attempt and f'-{attempt}'}.parquet"
+        return f"{self.root}{self.mark_id}/{folder}/{number:06d}{attempt and f'-{attempt}'}.parquet"
 
     def to_namespace(self) -> RunLayout:
         """Return the layout for files of other runs, which always lie in the namespace."""
         return msgspec.structs.replace(self, files=self.url)
 
     def named_file_key(self, name: str) -> str:
-        return f"{ROOT}{self.mark_id}/{name}"
+        return f"{self.root}{self.mark_id}/{name}"
 
 
 def make_layout(ctx: Context, mark_id: str, seed: int, *, files: str = "") -> RunLayout:
@@ -154,13 +156,13 @@ def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = Non
         raise Corrupt(f"{key} in {store.url} is not the Parquet that was written ({error}); mark again") from error
 
 
-def remove_run_files(store: ObjectStore, mark_id: str, *beginnings: str) -> None:
+def remove_run_files(store: ObjectStore, mark_id: str, *beginnings: str, root: str = ROOT) -> None:
     """Remove a run's files whose names begin so, or all of them. Files that stay because the store does not answer are
     removed by a later run.
     """
     with suppress(RefstoreError):
         for beginning in beginnings or ("",):
-            found = (info.key for info in store.list(f"{ROOT}{mark_id}/{beginning}"))
+            found = (info.key for info in store.list(f"{root}{mark_id}/{beginning}"))
             while page := list(islice(found, BULK_KEYS)):
                 store.delete_many(page)
 

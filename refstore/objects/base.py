@@ -195,12 +195,14 @@ class ObjectStore(ABC):
         before `before` ('' is the end).
         """
 
-    def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
+    def list_pages(
+        self, prefix: str = "", *, skipped: SkippedKeys, after: str = "", before: str = ""
+    ) -> Iterator[ObjectPage]:
         """Yield the objects of `list` as pages of columns, with ETags where the store has them. Skipped objects are
         added to `skipped`.
         """
         del skipped
-        return page_objects(self.list(prefix))
+        return page_objects(self.list(prefix, after=after, before=before))
 
     @abstractmethod
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:

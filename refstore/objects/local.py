@@ -175,10 +175,13 @@ class LocalObjects(ObjectStore):
         with self._open_root() as root:
             yield from list_objects(listing.read_pages(root, LISTED_FIRST_KEYS), skipped, self._root, prefix)
 
-    def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
+    def list_pages(
+        self, prefix: str = "", *, skipped: SkippedKeys, after: str = "", before: str = ""
+    ) -> Iterator[ObjectPage]:
         check_prefix(prefix)
+        listing = FolderListing(self._root, prefix, after, before, is_own=False, skipped=skipped)
         with self._open_root() as root:
-            yield from FolderListing(self._root, prefix, is_own=False, skipped=skipped).read_pages(root)
+            yield from listing.read_pages(root)
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         check_keys(keys)

@@ -34,8 +34,10 @@ class ReadOnlyObjects(ObjectStore):
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         return self._store.list(prefix, after=after, before=before)
 
-    def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
-        return self._store.list_pages(prefix, skipped=skipped)
+    def list_pages(
+        self, prefix: str = "", *, skipped: SkippedKeys, after: str = "", before: str = ""
+    ) -> Iterator[ObjectPage]:
+        return self._store.list_pages(prefix, skipped=skipped, after=after, before=before)
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         return self._store.presign_get(key, expires_seconds=expires_seconds)

@@ -100,18 +100,19 @@ class S3Objects(S3Multipart):
         return head_object(self._bucket, key)
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
+        skipped = SkippedKeys()
+        pages = self.list_pages(prefix, skipped=skipped, after=after, before=before)
+        return list_objects(pages, skipped, self.url, prefix)
+
+    def list_pages(
+        self, prefix: str = "", *, skipped: SkippedKeys, after: str = "", before: str = ""
+    ) -> Iterator[ObjectPage]:
         check_prefix(prefix)
         if len(self._bucket.prefix + after) > KEY_BYTES_MAX:
             raise InvalidPath(
                 f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more"
             )
-        skipped = SkippedKeys()
-        pages = list_pages(self._bucket, prefix, skipped, after=after, before=before)
-        return list_objects(pages, skipped, self.url, prefix)
-
-    def list_pages(self, prefix: str = "", *, skipped: SkippedKeys) -> Iterator[ObjectPage]:
-        check_prefix(prefix)
-        return list_pages(self._bucket, prefix, skipped)
+        return list_pages(self._bucket, prefix, skipped, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         check_keys(keys)
