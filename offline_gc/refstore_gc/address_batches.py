@@ -66,6 +66,16 @@ class BatchKind(IntEnum):
     """Identities of purged objects, whose content lies elsewhere."""
     MARKED_AGAIN = 11
     """Keys of what commits name that an earlier mark had before. That mark leaves it."""
+    NAMED = 12
+    """Keys that a source's names stand for, as it spells them (`refstore_prune`)."""
+    NAMED_OTHERWISE = 13
+    """Keys that they stand for in another spelling."""
+    NAME_EXAMPLES = 14
+    """Some names, whole."""
+    NAME_COUNT = 15
+    """How many names a task read."""
+    MARKED_BEFORE = 16
+    """Files of the last run's mark, with what was unnamed then."""
 
 
 WHOLE_ADDRESS_KINDS: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, BatchKind.IDENTITIES))

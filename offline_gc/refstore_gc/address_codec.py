@@ -53,21 +53,25 @@ class BucketBounds:
     """Where buckets begin: bucket 0 before the first cut, bucket n from the n-th on."""
 
     firsts: NDArray[np.bytes_]
-    """The first CUT_BYTES of each cut, padded with zeros."""
+    """The first bytes of each cut, padded with zeros: as many of all as decide."""
 
     @classmethod
-    def from_addresses(cls, cuts: Sequence[str]) -> BucketBounds:
-        """`cuts` in order."""
-        return cls(np.array([cut.encode()[:CUT_BYTES] for cut in cuts], f"S{CUT_BYTES}"))
+    def from_addresses(cls, cuts: Sequence[str], *, are_whole: bool = False) -> BucketBounds:
+        """`cuts` in order. `are_whole`: all bytes decide, because keys of others may begin alike for long; else the
+        first CUT_BYTES.
+        """
+        encoded = [cut.encode() for cut in cuts]
+        width = max(map(len, encoded), default=CUT_BYTES) if are_whole else CUT_BYTES
+        return cls(np.array([cut[:width] for cut in encoded], f"S{width}"))
 
     @property
     def buckets(self) -> int:
         return len(self.firsts) + 1
 
     def buckets_of(self, addresses: Any) -> NDArray[np.int32]:
-        buckets = np.empty(len(addresses), np.int32)
+        buckets, width = np.empty(len(addresses), np.int32), self.firsts.dtype.itemsize
         for places, characters in _group_by_length(addresses):
-            rows = pad_column(characters[:, :CUT_BYTES], CUT_BYTES).view(self.firsts.dtype).ravel()
+            rows = pad_column(characters[:, :width], width).view(self.firsts.dtype).ravel()
             buckets[slice(None) if places is None else places] = np.searchsorted(self.firsts, rows, "right")
         return buckets
 
