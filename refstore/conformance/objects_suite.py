@@ -23,7 +23,7 @@ from refstore.core.clock import SystemClock
 from refstore.core.units import DAY_SECONDS
 from refstore.errors import AlreadyExists, CorruptObject, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, child, open_objects
-from refstore.objects.base import DeleteResult
+from refstore.objects.base import DeleteResult, SkippedKeys
 
 # ruff: noqa: S310  # presigned URLs of servers that the tests started
 
@@ -407,6 +407,8 @@ class ObjectStoreSuite:
             for before in (points[(number + 2) % len(points)], points[(number * 7 + 3) % len(points)]):
                 expected = [key for key in ordered if key > after and (not before or key < before)]
                 assert [info.key for info in store.list(after=after, before=before)] == expected, (after, before)
+                pages = store.list_pages(skipped=SkippedKeys(), after=after, before=before)
+                assert [key for page in pages for key in page.keys] == expected, (after, before)
         for prefix in [
             "d",
             "d/",
