@@ -23,7 +23,7 @@ from refstore.core.clock import SystemClock
 from refstore.core.units import DAY_SECONDS
 from refstore.errors import AlreadyExists, CorruptObject, Invalid, InvalidPath, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, child, open_objects
-from refstore.objects.base import DeleteResult, SkippedKeys
+from refstore.objects.base import DeleteResult, ObjectPage, SkippedKeys
 
 # ruff: noqa: S310  # presigned URLs of servers that the tests started
 
@@ -366,6 +366,7 @@ class ObjectStoreSuite:
             lambda: store.head(key),
             lambda: store.head_many(["a", key]),
             lambda: store.delete_many(["a", key]),
+            lambda: store.delete_unchanged(ObjectPage(["a", key], [1, 1], [store.head("a").mtime_ms, 0], ["", ""])),
         ]
         if self.presigns:
             attempts += [
@@ -464,6 +465,52 @@ class ObjectStoreSuite:
         assert store.delete_many(["a", "a"]) == DeleteResult(("a",), (), ())
         again = store.delete_many(["a"])
         assert again == (DeleteResult((), ("a",), ()) if self.tells_missing else DeleteResult(("a",), (), ()))
+
+    def test_what_changed_since_it_was_listed_is_not_deleted(self, store: ObjectStore) -> None:
+        keys = sorted([f"data/{number:05}" for number in range(120)] + ["a", "b/c", "z/é"], key=str.encode)
+        fill(store, keys)
+        listed = self.list_page(store)
+        assert listed.keys == keys
+        changed, gone = ["a", "data/00000", "data/00050", "z/é"], ["b/c", "data/00119"]
+        for key in changed:
+            store.put(key, b"longer")
+        store.delete_many(gone)
+        store.put("data/00050x", b"new")
+        deletion = store.delete_unchanged(listed)
+        assert sorted(deletion.changed_keys) == sorted(changed)
+        assert sorted(deletion.missing_keys) == gone, "a look tells what is missing, whatever a deletion does"
+        assert sorted(deletion.deleted_keys) == sorted({*keys} - {*changed, *gone})
+        assert deletion.failed_keys == ()
+        assert sorted(info.key for info in store.list()) == sorted([*changed, "data/00050x"])
+
+    @pytest.mark.parametrize("count", [1, 3, 30])
+    def test_the_size_the_time_and_the_etag_must_be_as_given(self, store: ObjectStore, count: int) -> None:
+        keys = [f"data/{number:05}" for number in range(count)]
+        fill(store, keys)
+        listed = self.list_page(store)
+        other_size = listed._replace(sizes_bytes=[size + 1 for size in listed.sizes_bytes])
+        other_time = listed._replace(mtimes_ms=[mtime - 3000 for mtime in listed.mtimes_ms])
+        other_etag = listed._replace(etags=["0" * 32 for _ in keys])
+        for other in [other_size, other_time, *([other_etag] if listed.etags[0] else [])]:
+            deletion = store.delete_unchanged(other)
+            assert deletion == DeleteResult((), (), (), changed_keys=tuple(keys))
+        without_etags = listed._replace(etags=[""] * count)
+        assert store.delete_unchanged(without_etags) == DeleteResult(tuple(keys), (), ())
+        assert store.delete_unchanged(listed) == DeleteResult((), tuple(keys), ())
+        assert store.delete_unchanged(ObjectPage([], [], [], [])) == DeleteResult((), (), ())
+
+    def test_few_unchanged_objects_among_many_are_deleted(self, store: ObjectStore) -> None:
+        keys = [f"data/{number:05}" for number in range(self.many)]
+        fill(store, keys)
+        listed = self.list_page(store)
+        some = listed.select([number % 100 == 7 for number in range(self.many)])
+        assert store.delete_unchanged(some) == DeleteResult(tuple(some.keys), (), ())
+        assert [info.key for info in store.list()] == sorted({*keys} - {*some.keys})
+
+    def list_page(self, store: ObjectStore) -> ObjectPage:
+        """All objects, as one page."""
+        columns = zip(*store.list_pages(skipped=SkippedKeys()), strict=True)
+        return ObjectPage(*([value for part in column for value in part] for column in columns))
 
     # -- if_absent
 

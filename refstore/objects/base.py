@@ -8,6 +8,8 @@ way out. Every driver guarantees this (`refstore.conformance.ObjectStoreSuite` t
 - `delete_many` returns for each key what the store confirmed. A key that does not exist is `missing_keys`, which is no
   error. A store that cannot tell the difference (S3 cannot) answers `deleted_keys`. Failures are retried with jitter
   within the call, then returned. They are not raised for single keys.
+- `delete_unchanged` deletes nothing that is no longer as its caller saw it, except for what is written in the moment
+  between its look and the deletion, where the store has no conditional deletion.
 - `list` is ordered by the bytes of the keys, and complete. An interrupted listing raises.
 - A store that does not answer raises `ObjectsUnavailable`. A key that does not exist raises `ObjectNotFound`. A store
   that refuses (credentials, permissions, no such bucket) raises `ObjectsRefused`, which says what to do.
@@ -35,6 +37,7 @@ from refstore.core import deadline
 from refstore.core.batches import split_batches
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, CorruptObject, Invalid, ObjectNotFound
+from refstore.objects.object_look import look_at
 
 Body = bytes | BinaryIO | Iterable[bytes]
 """What can be put: bytes, a readable binary file, or chunks."""
@@ -118,7 +121,7 @@ class SkippedKeys:
 
 
 class DeleteResult(NamedTuple):
-    """What `delete_many` confirmed for its keys."""
+    """What `delete_many`, or `delete_unchanged`, confirmed for its keys."""
 
     deleted_keys: tuple[str, ...]
     missing_keys: tuple[str, ...]
@@ -127,6 +130,8 @@ class DeleteResult(NamedTuple):
     kept_keys: tuple[tuple[str, str], ...] = ()
     """(key, why) of `deleted_keys`: the key is gone, but the store keeps its bytes as a version, so no space is freed.
     """
+    changed_keys: tuple[str, ...] = ()
+    """Of `delete_unchanged`: what is not as it was given, and was not deleted."""
 
 
 class VersioningStatus(NamedTuple):
@@ -207,6 +212,23 @@ class ObjectStore(ABC):
     @abstractmethod
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
         """Delete the objects of any number of keys, in batches as the store needs them."""
+
+    def delete_unchanged(self, objects: ObjectPage) -> DeleteResult:
+        """Delete those of the objects that still have the size, the time, and the ETag where both sides have one, with
+        which they are given. Each key is given once; best in key order. What is gone is among `missing_keys`.
+
+        By default this looks, then deletes: what is written between both is deleted. A store that can decide in one
+        step, or looks right before each deletion, should do so instead.
+        """
+        look = look_at(objects, self._list_after, self._head_page)
+        return look.merge(self.delete_many(look.unchanged.keys))
+
+    def _list_after(self, key: str) -> Iterator[ObjectPage]:
+        return self.list_pages(skipped=SkippedKeys(), after=key)
+
+    def _head_page(self, keys: Sequence[str]) -> ObjectPage:
+        found = [info for info in self.head_many(keys) if info is not None]
+        return next(page_objects(found), ObjectPage([], [], [], []))
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         """Return a URL that reads the object without credentials. Raises Invalid if the store has no presigned URLs."""

@@ -22,7 +22,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,7 @@ from refstore.objects.local_walk import (
     translate_errors,
 )
 from refstore.objects.object_keys import STAGING_SEGMENT, check_key, check_keys, check_prefix
+from refstore.objects.object_look import is_same_time
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
@@ -184,15 +185,24 @@ class LocalObjects(ObjectStore):
             yield from listing.read_pages(root)
 
     def delete_many(self, keys: Sequence[str]) -> DeleteResult:
+        return self._delete(keys, None)
+
+    def delete_unchanged(self, objects: ObjectPage) -> DeleteResult:
+        """Look at each file right before it is unlinked, in the same open directory."""
+        keys, sizes_bytes, mtimes_ms, _ = objects
+        return self._delete(keys, dict(zip(keys, zip(sizes_bytes, mtimes_ms, strict=True), strict=True)))
+
+    def _delete(self, keys: Sequence[str], given: Mapping[str, tuple[int, int]] | None) -> DeleteResult:
         check_keys(keys)
         deleted: list[str] = []
         missing: list[str] = []
+        changed: list[str] = []
         failed: list[tuple[str, str]] = []
         with self._open_root() as root:
             for directory, group in _group_by_directory(keys).items():
                 try:
                     with open_directory(root, directory) as parent:
-                        outcome = self._unlink_all(parent, group, cut=len(directory) + 1 if directory else 0)
+                        outcome = self._unlink_all(parent, group, len(directory) + 1 if directory else 0, given)
                 except (FileNotFoundError, NotADirectoryError):
                     missing.extend(group)
                 except OSError as error:
@@ -201,7 +211,8 @@ class LocalObjects(ObjectStore):
                     deleted += outcome.deleted_keys
                     missing += outcome.missing_keys
                     failed += outcome.failed_keys
-        return DeleteResult(tuple(deleted), tuple(missing), tuple(failed))
+                    changed += outcome.changed_keys
+        return DeleteResult(tuple(deleted), tuple(missing), tuple(failed), changed_keys=tuple(changed))
 
     def join(self, key: str, sources: Sequence[tuple[str, int]]) -> ObjectInfo:
         """Let the kernel copy the files, as one object, so that no byte passes through this process."""
@@ -389,16 +400,22 @@ class LocalObjects(ObjectStore):
         except (ObjectNotFound, Conflict):  # Conflict: a file where the key has a directory, so the key does not exist
             raise ObjectNotFound(f"there is no object at {key!r} in {self.url}") from None
 
-    def _unlink_all(self, parent: int, keys: Sequence[str], cut: int) -> DeleteResult:
-        """Delete the keys of one directory. This is the reaper's inner loop: each step here runs a hundred thousand
-        times.
+    def _unlink_all(
+        self, parent: int, keys: Sequence[str], cut: int, given: Mapping[str, tuple[int, int]] | None
+    ) -> DeleteResult:
+        """Delete the keys of one directory; of `given`, which has sizes and times, only what has these. This is the
+        reaper's inner loop: each step here runs a hundred thousand times.
         """
         unlink = os.unlink
         deleted: list[str] = []
         missing: list[str] = []
+        changed: list[str] = []
         failed: list[tuple[str, str]] = []
         for key in keys:
             try:
+                if given is not None and not _is_unchanged(parent, key[cut:], *given[key]):
+                    changed.append(key)
+                    continue
                 unlink(key[cut:], dir_fd=parent)
             except (FileNotFoundError, IsADirectoryError):
                 missing.append(key)
@@ -418,8 +435,9 @@ class LocalObjects(ObjectStore):
                     (),
                     (),
                     tuple((key, short_reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed))),
+                    changed_keys=tuple(changed),
                 )
-        return DeleteResult(tuple(deleted), tuple(missing), tuple(failed))
+        return DeleteResult(tuple(deleted), tuple(missing), tuple(failed), changed_keys=tuple(changed))
 
 
 def open_local(url: StoreURL, options: OpenOptions) -> ObjectStore:
@@ -454,6 +472,15 @@ def _stat_key(parent: int, key: str) -> ObjectInfo | None:
         return ObjectInfo(key, _require_regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
     except (FileNotFoundError, ObjectNotFound):
         return None
+
+
+def _is_unchanged(parent: int, name: str, size_bytes: int, mtime_ms: int) -> bool:
+    """Return whether the file has this size and this time. Raises FileNotFoundError, also for a directory."""
+    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISDIR(found.st_mode):
+        raise FileNotFoundError
+    same_file = stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
+    return same_file and is_same_time(mtime_ms, found.st_mtime_ns // 1_000_000)
 
 
 def _group_by_directory(keys: Sequence[str]) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ from refstore.objects.base import (
     BodyDigest,
     DeleteResult,
     ObjectInfo,
+    ObjectPage,
     ObjectStore,
     StoredObject,
     check_length,
@@ -98,6 +99,21 @@ class MemoryObjects(ObjectStore):
             for key in dict.fromkeys(keys):
                 (missing if self._objects.pop(key, None) is None else deleted).append(key)
         return DeleteResult(tuple(deleted), tuple(missing), ())
+
+    def delete_unchanged(self, objects: ObjectPage) -> DeleteResult:
+        check_keys(objects.keys)
+        deleted, missing, changed = list[str](), list[str](), list[str]()
+        with self._lock:
+            for key, size_bytes, mtime_ms, _ in zip(*objects, strict=True):
+                stored = self._objects.get(key)
+                if stored is None:
+                    missing.append(key)
+                elif (len(stored.body), stored.mtime_ms) != (size_bytes, mtime_ms):
+                    changed.append(key)
+                else:
+                    del self._objects[key]
+                    deleted.append(key)
+        return DeleteResult(tuple(deleted), tuple(missing), (), changed_keys=tuple(changed))
 
     def _find(self, key: str) -> _MemoryObject:
         check_key(key)

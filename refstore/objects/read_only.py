@@ -75,5 +75,7 @@ class ReadOnlyObjects(ObjectStore):
 
     # ---- what writes, or lets others write
 
-    put = copy = delete_many = tag_many = set_lifecycle_rules = presign_put = sweep_temporary = _refuse
+    put = copy = delete_many = delete_unchanged = tag_many = set_lifecycle_rules = presign_put = sweep_temporary = (
+        _refuse
+    )
     begin_upload = put_part = copy_part = complete_upload = join = abort_uploads = _refuse

@@ -33,7 +33,7 @@ from refstore.errors import (
     StoreMisconfigured,
 )
 from refstore.objects import ObjectStore, open_objects
-from refstore.objects.base import DeleteResult
+from refstore.objects.base import DeleteResult, SkippedKeys
 from refstore.objects.local import LocalObjects
 from refstore.objects.local_walk import make_directory
 from tests.conformance.local_files import Later, staged
@@ -538,3 +538,17 @@ def test_urls_that_are_refused(url: str, says: str):
     with pytest.raises(InvalidSettings, match=re.escape(says)) as raised:
         open_objects(url)
     assert "secret" not in str(raised.value)
+
+
+def test_a_file_that_became_a_link_or_a_folder_is_not_deleted_as_unchanged(store: LocalObjects, directory: Path):
+    for key in ("a/file", "a/link", "a/folder"):
+        store.put(key, b"x")
+    (listed,) = store.list_pages(skipped=SkippedKeys())
+    for key in ("a/link", "a/folder"):
+        (directory / key).unlink()
+    (directory / "a/link").symlink_to(directory / "a/file")
+    (directory / "a/folder").mkdir()
+    deletion = store.delete_unchanged(listed)
+    assert deletion == DeleteResult(("a/file",), ("a/folder",), (), changed_keys=("a/link",))
+    assert (directory / "a/link").is_symlink()
+    assert (directory / "a/folder").is_dir()

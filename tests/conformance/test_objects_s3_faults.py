@@ -17,7 +17,7 @@ from refstore.conformance.objects_suite import MIB, fill, pattern
 from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, ObjectNotFound, ObjectsRefused, ObjectsUnavailable
 from refstore.objects import ObjectStore, open_objects
-from refstore.objects.base import DeleteResult
+from refstore.objects.base import DeleteResult, ObjectPage, SkippedKeys
 from tests.kit.clock import FakeClock
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_proxy import (
@@ -284,6 +284,92 @@ def test_only_the_servers_own_document_confirms_a_deletion(quick: Bench, fault: 
     quick.always(fault, bulk_delete)
     with pytest.raises(ObjectsUnavailable):
         quick.store.delete_many(["a", "b"])
+
+
+# -- deleting what is unchanged
+
+
+def list_page(store: ObjectStore) -> ObjectPage:
+    (page,) = store.list_pages(skipped=SkippedKeys())
+    return page
+
+
+def test_a_deletion_names_the_etags_that_were_seen(bench: Bench):
+    fill(bench.direct, ["a", "b"])
+    listed = list_page(bench.direct)
+    assert bench.store.delete_unchanged(listed) == DeleteResult(("a", "b"), (), ())
+    (request,) = bench.asked(bulk_delete)
+    assert [request.body.count(f"<ETag>{etag}</ETag>".encode()) for etag in listed.etags] == [2, 2]
+
+
+def test_what_the_server_found_changed_after_the_look_stays(quick: Bench):
+    fill(quick.direct, ["a", "b", "c"])
+    listed = list_page(quick.direct)
+
+    def change_meanwhile(request: ProxiedRequest) -> Fault | None:
+        if not request.is_bulk_delete:
+            return None
+        quick.direct.put("a", b"longer")
+        quick.direct.delete_many(["b"])
+        return FailKeys(quick.full(["a", "b"]), code="PreconditionFailed")
+
+    quick.proxy.plan = change_meanwhile
+    assert quick.store.delete_unchanged(listed) == DeleteResult(("c",), ("b",), (), changed_keys=("a",))
+    assert quick.keys() == ["a"]
+    assert len(quick.asked(bulk_delete)) == 1, "another round would fail in the same way"
+
+
+def test_a_server_that_does_not_know_its_own_etags_fails_the_keys(quick: Bench):
+    fill(quick.direct, ["a", "b"])
+    quick.always(FailKeys(quick.full(["a", "b"]), code="PreconditionFailed"), bulk_delete)
+    deletion = quick.store.delete_unchanged(list_page(quick.direct))
+    assert deletion.deleted_keys == deletion.changed_keys == deletion.missing_keys == ()
+    assert [key for key, _ in deletion.failed_keys] == ["a", "b"]
+    assert "lists this one" in deletion.failed_keys[0][1]
+
+
+def test_a_server_that_takes_no_etags_in_deletions_says_so(quick: Bench):
+    fill(quick.direct, ["a", "b"])
+    listed = list_page(quick.direct)
+    quick.always(Refuse(400, "MalformedXML"), lambda request: b"<ETag>" in request.body)
+    with pytest.raises(ObjectsRefused, match="conditional_put=0"):
+        quick.store.delete_unchanged(listed)
+    assert quick.keys() == ["a", "b"]
+    store = open_objects(f"{quick.server.url(quick.prefix, endpoint=quick.proxy.endpoint)}&conditional_put=0")
+    try:
+        assert store.delete_unchanged(listed) == DeleteResult(("a", "b"), (), ())
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_without_a_look_nothing_is_deleted(quick: Bench, many: bool):
+    keys = [f"data/{number:03}" for number in range(100)]
+    fill(quick.direct, keys)
+    listed = list_page(quick.direct).select([many or number < 3 for number in range(100)])
+    quick.always(Refuse(), lambda request: request.method in ("GET", "HEAD"))
+    with pytest.raises(ObjectsUnavailable):
+        quick.store.delete_unchanged(listed)
+    quick.always(CutBody(2000), listing)
+    if many:
+        with pytest.raises(ObjectsUnavailable):
+            quick.store.delete_unchanged(listed)
+    assert quick.keys() == keys
+    assert not quick.asked(bulk_delete)
+
+
+def test_an_object_that_is_overwritten_after_the_look_goes_where_the_server_has_no_condition(quick: Bench):
+    """This is what the look cannot exclude; the documents say so."""
+    fill(quick.direct, ["a"])
+    listed = list_page(quick.direct)
+
+    def overwrite(request: ProxiedRequest) -> Fault | None:
+        if request.is_bulk_delete:
+            quick.direct.put("a", b"longer")
+        return None
+
+    quick.proxy.plan = overwrite
+    assert quick.store.delete_unchanged(listed) == DeleteResult(("a",), (), ())
 
 
 # -- reading

@@ -46,6 +46,8 @@ class ForwardingKV(_Forwarding, KV):
 
 
 class ForwardingObjects(_Forwarding, ObjectStore):
+    """What it does not have goes through what it has: `delete_unchanged` is a `list` and a `delete_many`."""
+
     inner: ObjectStore
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:

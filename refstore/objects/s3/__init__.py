@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 
 from refstore.core.clock import Clock
 from refstore.core.units import DAY_SECONDS
-from refstore.errors import Invalid, InvalidPath, InvalidSettings
+from refstore.errors import Invalid, InvalidPath, InvalidSettings, ObjectsRefused
 from refstore.objects.base import (
     Body,
     DeleteResult,
@@ -34,12 +34,13 @@ from refstore.objects.base import (
     list_objects,
 )
 from refstore.objects.object_keys import KEY_BYTES_MAX, check_key, check_keys, check_prefix
+from refstore.objects.object_look import look_at
 from refstore.objects.s3.bulk_requests import BulkRequests
 from refstore.objects.s3.client import Bucket, make_client, parse_server_error
 from refstore.objects.s3.errors import LIFECYCLE_RIGHTS
 from refstore.objects.s3.multipart import S3Multipart
 from refstore.objects.s3.object_lister import list_pages
-from refstore.objects.s3.object_reader import head_object, read_object
+from refstore.objects.s3.object_reader import head_object, head_page, read_object
 from refstore.objects.s3.object_writer import ObjectWriter, sweep_uploads
 from refstore.objects.s3.versions import BucketVersions
 from refstore.objects.store_urls import DELETE_VERSIONS
@@ -118,9 +119,43 @@ class S3Objects(S3Multipart):
         check_keys(keys)
         return self._bulk.delete(keys)
 
+    def delete_unchanged(self, objects: ObjectPage) -> DeleteResult:
+        """Let the server compare ETags as well, if it can: then what is written after the look stays, too. Servers that
+        do not know such a condition ignore it. With `conditional_put=0` none is sent.
+        """
+        check_keys(objects.keys)
+        look = look_at(objects, self._list_after, self._head_page)
+        if not look.unchanged.keys:
+            return look.merge(DeleteResult((), (), ()))
+        etags = dict(zip(look.unchanged.keys, look.unchanged.etags, strict=True)) if self._conditional else {}
+        try:
+            deletion = self._bulk.delete(look.unchanged.keys, etags)
+        except ObjectsRefused as error:
+            if etags and isinstance(error.__cause__, ClientError) and parse_server_error(error.__cause__).status == 400:
+                raise ObjectsRefused(
+                    f"{error}; if it takes no ETags, set conditional_put=0 in the store's URL"
+                ) from error
+            raise
+        if deletion.changed_keys:
+            refused = {*deletion.changed_keys}
+            again = look_at(
+                look.unchanged.select([key in refused for key in look.unchanged.keys]),
+                self._list_after,
+                self._head_page,
+            )
+            same = (
+                (key, "the server says that it has another ETag, and lists this one") for key in again.unchanged.keys
+            )
+            failed = (*deletion.failed_keys, *same)
+            deletion = again.merge(deletion._replace(failed_keys=failed, changed_keys=()))
+        return look.merge(deletion)
+
+    def _head_page(self, keys: Sequence[str]) -> ObjectPage:
+        return head_page(self._bucket, keys)
+
     def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> TagResult:
         check_keys(keys)
-        return TagResult(*self._bulk.tag(keys, tags))
+        return TagResult(*self._bulk.tag(keys, tags)[:3])
 
     def versioning_status(self) -> VersioningStatus:
         return self._versions.query_status()

@@ -19,7 +19,7 @@ from refstore.objects.s3.errors import KeyRefusal, ServerError, refusal_of
 from refstore.objects.s3.versions import BucketVersions
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import TagTypeDef
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef, TagTypeDef
 
 DELETE_KEYS_MAX: Final = 1000
 """S3's limit for one bulk delete."""
@@ -32,12 +32,14 @@ _PERMANENT: Final = frozenset(
     {"AccessDenied", "MethodNotAllowed", "InvalidArgument", "NoSuchBucket", "NoSuchVersion", "KeyTooLongError"}
 )
 """Error codes of single keys for which another round would fail in the same way."""
+_NO_ETAGS: Final[Mapping[str, str]] = {}
 
 
 class BulkOutcome(NamedTuple):
     done_keys: tuple[str, ...]
     missing_keys: tuple[str, ...]
     failed_keys: tuple[tuple[str, str], ...]
+    changed_keys: tuple[str, ...] = ()
 
 
 BulkAttempt = Callable[[Sequence[str]], Mapping[str, KeyRefusal]]
@@ -51,24 +53,28 @@ class BulkRequests:
         self._clock = clock
         self._rng = rng
 
-    def delete(self, keys: Sequence[str]) -> DeleteResult:
+    def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> DeleteResult:
+        """`etags`: of the keys that are deleted only while they have these, if the server knows such a condition.
+        Versions are deleted without.
+        """
         if self._versions.needs_version_deletion:
             return self._delete_with_versions(keys)
         hidden: set[str] = set()
         are_kept = self._versions.are_kept()
 
         def once(batch: Sequence[str]) -> dict[str, KeyRefusal]:
-            return self._delete_once(batch, None if are_kept is not None else hidden)
+            return self._delete_once(batch, None if are_kept is not None else hidden, etags or {})
 
-        done, missing, failed = self._run_batches(keys, DELETE_KEYS_MAX, once)
+        done, missing, failed, changed = self._run_batches(keys, DELETE_KEYS_MAX, once)
         reason = f"bucket {self._bucket.name!r} keeps it as a version"
-        return DeleteResult(done, missing, failed, tuple((key, reason) for key in done if are_kept or key in hidden))
+        kept = tuple((key, reason) for key in done if are_kept or key in hidden)
+        return DeleteResult(done, missing, failed, kept, changed)
 
     def _delete_with_versions(self, keys: Sequence[str]) -> DeleteResult:
         """Delete keys with all their versions. An own file of which a version is locked is hidden by a delete marker:
         what it says (that a run is on, that writes were lost) must not stand any longer.
         """
-        done, missing, failed = self._run_batches(keys, _SINGLE_KEYS, self._versions.delete_once)
+        done, missing, failed, _ = self._run_batches(keys, _SINGLE_KEYS, self._versions.delete_once)
         locked = {key: reason for key, reason in failed if key.startswith(OWN_FILES)}
         if not locked:
             return DeleteResult(done, missing, failed)
@@ -106,14 +112,19 @@ class BulkRequests:
                 refused.update(batch_refused)
         return _sort_outcomes(unique, refused)
 
-    def _delete_once(self, keys: Sequence[str], hidden: set[str] | None = None) -> dict[str, KeyRefusal]:
+    def _delete_once(
+        self, keys: Sequence[str], hidden: set[str] | None = None, etags: Mapping[str, str] = _NO_ETAGS
+    ) -> dict[str, KeyRefusal]:
         """Delete keys. `hidden` gets those that the server hid by a delete marker; None: they are not asked for."""
         bucket = self._bucket
         full = {bucket.full_key(key): key for key in keys}
+        objects: list[ObjectIdentifierTypeDef] = [
+            {"Key": at, "ETag": etags[key]} if etags.get(key) else {"Key": at} for at, key in full.items()
+        ]
         try:
             with bucket.translate_errors(f"deleting {len(keys)} objects"):
                 answer = bucket.client.delete_objects(
-                    Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": hidden is None}
+                    Bucket=bucket.name, Delete={"Objects": objects, "Quiet": hidden is None}
                 )
         except RefstoreError as error:
             return {key: refusal_of(error) for key in keys}
@@ -131,8 +142,9 @@ class BulkRequests:
                     for key in keys
                 }
             missing = key_error.code in errors.MISSING
-            retry = not missing and key_error.code not in _PERMANENT
-            refused[key] = KeyRefusal(str(key_error), is_retryable=retry, is_missing=missing)
+            changed = key in etags and key_error.code in errors.PRECONDITION
+            retry = not (missing or changed or key_error.code in _PERMANENT)
+            refused[key] = KeyRefusal(str(key_error), retry, missing, is_changed=changed)
         return refused
 
     def _tag_once(self, key: str, tags: Mapping[str, str]) -> KeyRefusal | None:
@@ -173,8 +185,9 @@ def _retry_in_rounds(keys: Sequence[str], once: BulkAttempt, clock: Clock, rng: 
 def _sort_outcomes(keys: Sequence[str], refused: Mapping[str, KeyRefusal]) -> BulkOutcome:
     """Sort `keys` by their outcome. Raises the store's error if the store answered for none of them."""
     missing = tuple(key for key, refusal in refused.items() if refusal.is_missing)
-    failed = tuple((key, refusal.reason) for key, refusal in refused.items() if not refusal.is_missing)
+    changed = tuple(key for key, refusal in refused.items() if refusal.is_changed)
+    failed = tuple((key, each.reason) for key, each in refused.items() if not (each.is_missing or each.is_changed))
     causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]
     if causes and len(causes) == len(keys):
         raise causes[0]
-    return BulkOutcome(tuple(key for key in keys if key not in refused), missing, failed)
+    return BulkOutcome(tuple(key for key in keys if key not in refused), missing, failed, changed)

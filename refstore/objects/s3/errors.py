@@ -99,6 +99,8 @@ class KeyRefusal(NamedTuple):
     """Whether another round may succeed."""
     is_missing: bool = False
     """Whether the key did not exist."""
+    is_changed: bool = False
+    """Whether the key has another ETag than the request named."""
     cause: RefstoreError | None = None
     """The error of the whole request, if the whole request failed."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from botocore.exceptions import ClientError
 from urllib3.exceptions import HTTPError
 
-from refstore.errors import ObjectsUnavailable
-from refstore.objects.base import CHUNK_BYTES, ObjectInfo, check_length, check_range, clip_range
+from refstore.errors import ObjectNotFound, ObjectsUnavailable
+from refstore.objects.base import CHUNK_BYTES, ObjectInfo, ObjectPage, check_length, check_range, clip_range
 from refstore.objects.s3 import errors
-from refstore.objects.s3.client import FAILURES, Bucket, parse_server_error
+from refstore.objects.s3.client import CONCURRENT_REQUESTS, FAILURES, Bucket, parse_server_error
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
@@ -119,6 +120,30 @@ def _open_response(bucket: Bucket, key: str, start: int, end: int | None, etag: 
 
 
 def head_object(bucket: Bucket, key: str) -> ObjectInfo:
+    return head_with_etag(bucket, key)[0]
+
+
+def head_page(bucket: Bucket, keys: Sequence[str]) -> ObjectPage:
+    """Return what there is of the keys, with ETags."""
+
+    def head(key: str) -> tuple[ObjectInfo, str] | None:
+        try:
+            return head_with_etag(bucket, key)
+        except ObjectNotFound:
+            return None
+
+    with ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="refstore-s3") as workers:
+        found = [each for each in (workers.map(head, keys) if len(keys) > 1 else map(head, keys)) if each is not None]
+    infos = [info for info, _ in found]
+    return ObjectPage(
+        [info.key for info in infos],
+        [info.size_bytes for info in infos],
+        [info.mtime_ms for info in infos],
+        [etag for _, etag in found],
+    )
+
+
+def head_with_etag(bucket: Bucket, key: str) -> tuple[ObjectInfo, str]:
     full = bucket.full_key(key)
     with bucket.translate_errors(f"looking at {key!r}"):
         try:
@@ -130,4 +155,5 @@ def head_object(bucket: Bucket, key: str) -> ObjectInfo:
                 bucket.seen = True
             raise
     bucket.seen = True
-    return ObjectInfo(key, found["ContentLength"], int(found["LastModified"].timestamp() * 1000))
+    info = ObjectInfo(key, found["ContentLength"], int(found["LastModified"].timestamp() * 1000))
+    return info, found["ETag"].strip('"')
