@@ -7,7 +7,7 @@
     resolve_names.py          make keys of names, in every spelling
     compare.py                compare what is listed with what is named
     checks.py                 stop before anything is marked
-    sweep.py                  delete what is still unnamed and unchanged
+    prune_sweep.py            delete what is still unnamed and unchanged
     prune_report.py           what a run found and did
     sources/                  where names come from
 

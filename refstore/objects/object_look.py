@@ -38,7 +38,7 @@ def look_at(
 
     `list_after` yields the pages of a listing strictly after a key; `head_page` returns what there is of some keys.
     """
-    keys, found = sorted(objects.keys), _Found()
+    keys, found = sorted(objects.keys), _StoredRows()
     found.add(head_page(keys[:1]))
     at = 1
     if len(keys) > SPARSE_KEYS:
@@ -59,7 +59,7 @@ def look_at(
     )
 
 
-class _Found:
+class _StoredRows:
     """What the store has."""
 
     def __init__(self) -> None:
