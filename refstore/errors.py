@@ -32,6 +32,7 @@
     │   ├── AlreadyLinked      an issued address was linked before
     │   ├── RunUnderWay        another run of the offline job is marking this repository
     │   ├── RunStopped         an operator stopped the run
+    │   ├── PruneStopped       a check of a prune failed, and nothing was marked; carries the word of consent
     │   ├── ConsentNeeded      new rules would remove legal holds or pins that the call does not name; carries the names
     │   └── Contention         others kept winning the race; the same call may be made again
     ├── Unavailable        a store cannot be used now; the same call may be made again, later (503)
@@ -261,6 +262,15 @@ class ConsentNeeded(Conflict):
         super().__init__(message)
         self.names = tuple(names)
         """What the call has to name, to remove it."""
+
+
+class PruneStopped(Conflict):
+    code = "prune_stopped"
+
+    def __init__(self, message: str, words: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.words = tuple(words)
+        """What the call has to consent to; `no-consent-possible`: nothing helps."""
 
 
 class Contention(Conflict):

@@ -60,7 +60,6 @@ class MarkManifest(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     marked_ms: int
     """When the run began: what is unnamed and was not marked before is marked as of then."""
-    seed: int
     names: int
     """How many distinct names the store had."""
     units: list[MarkUnit]

@@ -85,6 +85,8 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     """At most 100."""
     not_looked_at: list[str] = []
     """What the run did not see, a sentence each."""
+    failed_checks: list[str] = []
+    """Of a simulation: the checks that would stop a run before it marks, with the word of consent."""
     next_due_ms: int = 0
     """When the next of `waiting` is due; 0: nothing waits."""
     seconds: dict[str, float] = {}

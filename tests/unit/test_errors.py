@@ -43,6 +43,7 @@ CODES = {
     "RunUnderWay": ("run_under_way", 4),
     "RunStopped": ("run_stopped", 4),
     "ConsentNeeded": ("consent_needed", 4),
+    "PruneStopped": ("prune_stopped", 4),
     "Contention": ("contention", 5),
     "Unavailable": ("unavailable", 5),
     "KVUnavailable": ("kv_unavailable", 5),

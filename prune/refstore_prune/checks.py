@@ -1,0 +1,187 @@
+"""Stop a run before its mark stands, where what it found is more likely a mistake than garbage.
+
+Each check says what it compared, with examples, and what to do: correct the mistake, or consent by the check's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from refstore.errors import ObjectsRefused, PruneStopped
+from refstore.lake_identity import LAKE_OBJECT
+from refstore.namespaces import NAMESPACE_OBJECT
+from refstore.objects import open_objects
+from refstore.objects.base import ObjectStore
+from refstore.objects.object_keys import key_fault
+from refstore.objects.store_urls import parse_store_url
+from refstore_gc.run_context import BreakerLimits
+from refstore_gc.run_summary import ObjectCount
+from refstore_prune.compare import Comparison
+from refstore_prune.list_store import PLACES_MAX, IntervalFacts
+from refstore_prune.prune_layout import MarkManifest
+from refstore_prune.sources.base import NameSource
+
+NO_CONSENT: Final = "no-consent-possible"
+FEWER_NAMES: Final = "fewer-names"
+FEW_FOUND: Final = "few-found"
+LARGE_SHARE: Final = "large-share"
+UNREAD_METADATA: Final = "unread-metadata"
+MIN_AGE: Final = "min-age"
+CONSENT_WORDS: Final = (FEWER_NAMES, FEW_FOUND, LARGE_SHARE, UNREAD_METADATA, MIN_AGE)
+
+FEWER_SHARE: Final = 0.2
+FOUND_SHARE: Final = 0.5
+_EXAMPLES_MAX: Final = 5
+_SEGMENTS_MAX: Final = 12
+
+
+class FailedCheck(NamedTuple):
+    word: str
+    """Of the consent; or `NO_CONSENT`."""
+    message: str
+
+
+def refuse(failed: Iterable[FailedCheck], consent: Sequence[str]) -> None:
+    """Raises PruneStopped: a check failed, and the caller does not consent."""
+    left = [each for each in failed if each.word not in consent or each.word == NO_CONSENT]
+    if left:
+        advice = " ".join(f"--consent {each.word}" for each in left)
+        wise = f"; correct it, or if it is meant so, use {advice}" if NO_CONSENT not in advice else ""
+        text = "; ".join(each.message for each in left)
+        raise PruneStopped(f"{text}. Nothing was marked{wise}", [each.word for each in left])
+
+
+# ---- before anything is listed
+
+
+def check_min_age(min_age: timedelta | None, sources: Sequence[NameSource]) -> Iterator[FailedCheck]:
+    longest = max(sources, key=lambda source: source.min_age)
+    if min_age is not None and min_age < longest.min_age:
+        yield FailedCheck(
+            MIN_AGE,
+            f"the minimum age is {min_age}, and names of {longest.text} may come {longest.min_age} after their objects",
+        )
+
+
+def check_owners_above(store_url: str) -> tuple[list[FailedCheck], list[str]]:
+    """Look for a namespace or a lake of refstore at the store and above it. Return what could not be looked at, too."""
+    found: list[str] = []
+    unseen: list[str] = []
+    for url in [store_url, *_folders_above(store_url)]:
+        for key in (NAMESPACE_OBJECT, LAKE_OBJECT):
+            try:
+                if _is_there(url, key):
+                    found.append(f"{url.partition('?')[0].rstrip('/')}/{key}")
+            except ObjectsRefused:
+                if url == store_url:
+                    raise
+                unseen.append(f"whether refstore owns {url.partition('?')[0]}: this may not be read there")
+                break
+    return _owned(found), unseen
+
+
+def _owned(objects: Sequence[str]) -> list[FailedCheck]:
+    message = f"refstore owns data here ({', '.join(objects[:_EXAMPLES_MAX])}); `refstore gc` collects its garbage"
+    return [FailedCheck(NO_CONSENT, message)] if objects else []
+
+
+def _folders_above(store_url: str) -> Iterator[str]:
+    url = parse_store_url(store_url)
+    segments = [segment for segment in url.path.split("/") if segment]
+    if url.scheme in ("s3", "file"):
+        for end in range(len(segments) - 1, -1, -1):
+            yield url._replace(path="/" + "/".join(segments[:end])).text()
+
+
+def _is_there(url: str, key: str) -> bool:
+    parsed = parse_store_url(url)
+    if parsed.scheme == "file":
+        with suppress(OSError):
+            return (Path(parsed.path) / key).exists()
+        return False
+    store = open_objects(url)
+    try:
+        return store.head_many([key])[0] is not None
+    finally:
+        store.close()
+
+
+# ---- when all is listed and read
+
+
+def check_comparison(
+    store: ObjectStore,
+    found: Comparison,
+    facts: IntervalFacts,
+    sources: Sequence[NameSource],
+    last: MarkManifest | None,
+    limits: BreakerLimits,
+) -> Iterator[FailedCheck]:
+    """Yield the checks that fail."""
+    yield from _owned(facts.namespaces)
+    yield from _check_metadata(facts, sources, store.url)
+    if not found.names:
+        elsewhere = f"; {found.outside:,} are of objects elsewhere, {_examples(found.outside_examples)}"
+        hint = suggest_spelling(store, found.outside_examples)
+        yield FailedCheck(
+            NO_CONSENT,
+            f"there is no name of an object in {store.url}, of {found.names_read:,} that were read"
+            + (f"{elsewhere}{hint}" if found.outside else ""),
+        )
+        return
+    if last is not None and found.names < last.names * (1 - FEWER_SHARE):
+        yield FailedCheck(
+            FEWER_NAMES,
+            f"there are {found.names:,} names, and run {last.run_id} had {last.names:,}: over a fifth is gone",
+        )
+    kept = found.verdicts.get("named", ObjectCount()).objects
+    if kept < found.names * FOUND_SHARE:
+        yield FailedCheck(
+            FEW_FOUND,
+            f"of {found.names:,} names in {store.url} only {kept:,} objects were listed; not there: "
+            f"{_examples(found.not_found)}{suggest_spelling(store, found.not_found)}",
+        )
+    yield from _check_share(found.waiting + found.due, facts.listed, limits)
+
+
+def _check_share(unnamed: ObjectCount, listed: ObjectCount, limits: BreakerLimits) -> Iterator[FailedCheck]:
+    if unnamed.objects < limits.floor_objects:
+        return
+    if unnamed.objects > limits.share_max * listed.objects or unnamed.bytes > limits.share_max * listed.bytes:
+        yield FailedCheck(
+            LARGE_SHARE,
+            f"{unnamed.objects:,} of {listed.objects:,} objects, with {unnamed.bytes:,} of {listed.bytes:,} bytes, are "
+            f"unnamed: over the share of {limits.share_max:g} that --share-max allows",
+        )
+
+
+def _check_metadata(facts: IntervalFacts, sources: Sequence[NameSource], store_url: str) -> Iterator[FailedCheck]:
+    unread = [place for place in facts.places if not any(source.reads_metadata(place, store_url) for source in sources)]
+    if unread or facts.has_more_places:
+        many = f", and there are over {PLACES_MAX:,}" if facts.has_more_places else ""
+        places = sorted(f"{place.folder or '.'} ({place.kind})" for place in unread)
+        yield FailedCheck(
+            UNREAD_METADATA,
+            f"{len(unread):,} tables or repositories below {store_url} have metadata that no source of names reads: "
+            f"{_examples(places)}{many}; add a source for each",
+        )
+
+
+def suggest_spelling(store: ObjectStore, names: Sequence[str]) -> str:
+    """Return what to say of names that were not found, if what follows some of their folders is a key."""
+    for name in names[:_EXAMPLES_MAX]:
+        segments = [segment for segment in name.split("/") if segment]
+        shorter = ["/".join(segments[at:]) for at in range(len(segments))][:_SEGMENTS_MAX]
+        keys = [key for key in shorter if key != name and key_fault(key) is None]
+        for key, info in zip(keys, store.head_many(keys), strict=True):
+            if info is not None:
+                return f"; {key!r} is in the store, so the names begin with {name[: -len(key)]!r} too much"
+    return ""
+
+
+def _examples(texts: Sequence[str]) -> str:
+    return ", ".join(repr(text) for text in texts[:_EXAMPLES_MAX])

@@ -1,0 +1,387 @@
+"""One run, from the lock to the report: list, read the names, compare, check, mark, sweep.
+
+The store is listed before the names are read. So an object that is first named meanwhile is either young, or was named
+before. What the run deletes, an earlier run had marked, and its grace period is over (`compare.decide`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from refstore.core.clock import SystemClock
+from refstore.core.ids import RandomIds
+from refstore.core.step_progress import ReportProgress, ignore_progress
+from refstore.errors import Invalid, InvalidSettings, RefstoreError, StoreMisconfigured
+from refstore.objects import make_objects
+from refstore.objects.base import ObjectStore
+from refstore.objects.store_urls import parse_store_url
+from refstore_gc.engines.base import Engine
+from refstore_gc.engines.choice import Engines
+from refstore_gc.run_context import BreakerLimits
+from refstore_gc.run_layout import open_store, remove_run_files, write_json
+from refstore_gc.run_progress import RunSteps
+from refstore_gc.run_summary import FAILED_OUTCOME, FAILURES_SHOWN, ObjectCount
+from refstore_prune import checks
+from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare
+from refstore_prune.list_store import Listing, list_store
+from refstore_prune.prune_layout import MARK_FILE, MarkManifest, PruneLayout, make_prune_layout
+from refstore_prune.prune_report import AgeRow, NamesCount, PrefixRow, PruneReport, RunState
+from refstore_prune.prune_sweep import UnitOutcome, sweep_units
+from refstore_prune.sources.base import NameSource, SourceFacts
+from refstore_prune.state import LastMark, PruneLock, last_mark, open_run, remove_old_files, write_report
+
+GRACE: Final = timedelta(days=7)
+FLOOR_OBJECTS: Final = 1000
+CLOCK_SECONDS_MAX: Final = 300
+_PREFIXES_SHOWN: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneOptions:
+    min_age: timedelta | None = None
+    """What is younger stays. None: the longest that a source asks for."""
+    grace: timedelta = GRACE
+    """How long after it was marked an object may go."""
+    state: str | None = None
+    """The store of the runs' files. None: the one that is pruned."""
+    protect: Sequence[str] = ()
+    """Patterns of keys that stay."""
+    consent: Sequence[str] = ()
+    """Words of checks that may fail (`checks.CONSENT_WORDS`)."""
+    share_max: float = 0.5
+    """Of the objects, or of the bytes, that may be unnamed."""
+    floor_objects: int = FLOOR_OBJECTS
+    """Fewer unnamed objects are no unusual share."""
+    dry_run: bool = False
+    """Whether nothing is written to the store or to the state, and nothing deleted."""
+    take_over: bool = False
+    """Whether to take over a run that is on, without waiting until it counts as dead."""
+    limits: BreakerLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidSettings."""
+        for name, duration in (("min_age", self.min_age), ("grace", self.grace)):
+            if duration is not None and duration < timedelta(0):
+                raise InvalidSettings(f"{name} is {duration}; it cannot be negative")
+        for word in self.consent:
+            if word not in checks.CONSENT_WORDS:
+                raise InvalidSettings(
+                    f"{word!r} is no check to consent to; use one of {', '.join(checks.CONSENT_WORDS)}"
+                )
+        limits = BreakerLimits(share_max=self.share_max, floor_objects=self.floor_objects)
+        object.__setattr__(self, "limits", limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneRun:
+    """What the functions of one run share."""
+
+    layout: PruneLayout
+    options: PruneOptions
+    sources: Sequence[NameSource]
+    engine: Engine
+    steps: RunSteps
+    lock: PruneLock | None
+    """None: a dry run has none."""
+    began_ms: int
+
+    @property
+    def store(self) -> ObjectStore:
+        return open_store(self.layout.url, self.layout)
+
+    @property
+    def files(self) -> ObjectStore:
+        return open_store(self.layout.files, self.layout)
+
+    @property
+    def marks_url(self) -> str:
+        """The store of the marks of earlier runs, which a dry run reads, too."""
+        return self.options.state or self.layout.url
+
+    @property
+    def min_age(self) -> timedelta:
+        longest = max(source.min_age for source in self.sources)
+        return longest if self.options.min_age is None else self.options.min_age
+
+    def move_to(self, engine: Engine) -> PruneRun:
+        """Return the run on another engine, between two steps."""
+        self.steps.use_engine(engine)
+        return replace(self, engine=engine)
+
+
+def run_prune(
+    store_url: str,
+    sources: Sequence[NameSource],
+    options: PruneOptions,
+    engines: Engines,
+    report_progress: ReportProgress = ignore_progress,
+) -> PruneReport:
+    """Mark what nothing names, delete what an earlier run marked and is due, and return what was found and done.
+
+    Raises PruneStopped (a check failed: nothing was marked), RunUnderWay, Conflict (another run took over),
+    StoreMisconfigured (the clocks), Corrupt, Unavailable, and what a source raises.
+    """
+    with _open_run(store_url, sources, options, engines.for_objects(0), report_progress) as begun:
+        unseen = _check_before(begun)
+        with begun.steps.step("listing the store"):
+            listing = list_store(begun.layout, begun.engine)
+        run = begun.move_to(engines.for_objects(listing.facts.listed.objects))
+        last, reading_ms = _read_last_mark(run), SystemClock().now_ms()
+        with run.steps.step("reading the names and comparing"):
+            found = compare(run.engine, _compare_task(run, last), listing.chunks, sources, last)
+        facts = [source.facts() for source in sources]
+        report = make_report(run, listing, found, facts, unseen)
+        failed = _check_after(run, listing, found, last)
+        if run.lock is None:
+            return _conclude(
+                run, report, "simulated", failed_checks=[f"{each.message} ({each.word})" for each in failed]
+            )
+        checks.refuse(failed, options.consent)
+        _let_mark_stand(run, run.lock, found)
+        with run.steps.step("deleting what is due"):
+            outcomes = sweep_units(run.engine, run.layout, found.units, reading_ms, run.lock.generation)
+        report = _count_outcomes(run, report, outcomes)
+        write_report(run.files, report)
+        remove_old_files(run.files, run.lock, store_url)
+        return report
+
+
+# ---- begin
+
+
+@contextmanager
+def _open_run(
+    store_url: str,
+    sources: Sequence[NameSource],
+    options: PruneOptions,
+    engine: Engine,
+    report_progress: ReportProgress,
+) -> Generator[PruneRun, None, None]:
+    """Yield a run that holds the lock of the state; a dry run needs none. Leave a report of a run that fails."""
+    if not sources:
+        raise Invalid("no source of names was given; without names everything would be garbage")
+    began_ms = SystemClock().now_ms()
+    run_id = RandomIds().new_id(began_ms)
+    with ExitStack() as opened:
+        lock = None
+        if options.dry_run:
+            layout = opened.enter_context(_open_scratch_layout(store_url, options, engine, run_id))
+        else:
+            layout = make_prune_layout(store_url, run_id, files=options.state or "")
+            if options.state:
+                make_objects(options.state)
+            lock = opened.enter_context(open_run(open_store(layout.files, layout), run_id, take_over=options.take_over))
+        run = PruneRun(
+            layout=layout,
+            options=options,
+            sources=sources,
+            engine=engine,
+            steps=RunSteps(store_url, engine, report_progress),
+            lock=lock,
+            began_ms=began_ms,
+        )
+        if lock is None:
+            yield run
+            return
+        try:
+            _check_clock(run)
+            yield run
+        except Exception as error:
+            _record_failure(run, lock, error)
+            raise
+
+
+@contextmanager
+def _open_scratch_layout(
+    store_url: str, options: PruneOptions, engine: Engine, run_id: str
+) -> Generator[PruneLayout, None, None]:
+    """Yield where a dry run writes its own files."""
+    if engine.is_on_one_machine:
+        with engine.scratch_folder() as folder:
+            yield make_prune_layout(store_url, run_id, files=f"{folder.as_uri()}?fsync=0")
+        return
+    if not options.state:
+        raise Invalid("a dry run on a cluster needs a store for its own files: give --state URL, or --engine local")
+    layout = make_prune_layout(store_url, run_id, files=options.state)
+    try:
+        yield layout
+    finally:
+        remove_run_files(open_store(layout.files, layout), run_id, root=layout.root)
+
+
+def _check_before(run: PruneRun) -> list[str]:
+    """Check what can be checked before anything is listed. Return what could not be looked at."""
+    if run.lock is not None:
+        checks.refuse(checks.check_min_age(run.options.min_age, run.sources), run.options.consent)
+    owned, unseen = checks.check_owners_above(run.layout.url)
+    checks.refuse(owned, ())
+    for source in run.sources:
+        source.check(run.layout.url)
+    return unseen
+
+
+def _check_clock(run: PruneRun) -> None:
+    """Raises StoreMisconfigured: this machine's clock and that of the state's store are too far apart."""
+    key, clock = run.layout.named_file_key("clock"), SystemClock()
+    before = clock.now_ms()
+    run.files.put(key, b"")
+    there = run.files.head(key).mtime_ms
+    run.files.delete_many([key])
+    if not before - CLOCK_SECONDS_MAX * 1000 <= there <= clock.now_ms() + CLOCK_SECONDS_MAX * 1000:
+        raise StoreMisconfigured(
+            f"the clocks of this machine and of {run.files.url} are {abs(there - before) / 1000:.0f} s apart, and ages "
+            f"and grace periods allow for {CLOCK_SECONDS_MAX}; set the clocks right, nothing was marked"
+        )
+
+
+def _record_failure(run: PruneRun, lock: PruneLock, error: Exception) -> None:
+    """Leave a report, and remove what the run wrote. A mark that stands keeps its files."""
+    with suppress(RefstoreError):
+        lock.check()
+        beginnings = ["listing/", "names/", "clock"]
+        if run.files.head_many([run.layout.named_file_key(MARK_FILE)])[0] is None:
+            beginnings.append("mark/")
+        remove_run_files(run.files, run.layout.run_id, *beginnings, root=run.layout.root)
+        write_report(
+            run.files,
+            PruneReport(
+                run_id=run.layout.run_id,
+                store=run.layout.url,
+                state="failed",
+                began_ms=run.began_ms,
+                ended_ms=SystemClock().now_ms(),
+                engine=run.engine.name,
+                seconds=run.steps.seconds,
+                error=f"{type(error).__name__}: {error}",
+            ),
+        )
+
+
+# ---- look
+
+
+def _read_last_mark(run: PruneRun) -> LastMark | None:
+    url = parse_store_url(run.marks_url)
+    if run.options.dry_run and url.scheme == "file" and not Path(url.path).exists():
+        return None  # the first run makes the state's folder
+    return last_mark(open_store(run.marks_url, run.layout), run.layout.url)
+
+
+def _compare_task(run: PruneRun, last: LastMark | None) -> CompareTask:
+    return CompareTask(
+        layout=run.layout,
+        marks_url=run.marks_url,
+        began_ms=run.began_ms,
+        cutoff_ms=run.began_ms - run.min_age // timedelta(milliseconds=1),
+        grace_ms=run.options.grace // timedelta(milliseconds=1),
+        protected=tuple(run.options.protect),
+        never_taken=tuple(sorted({pattern for source in run.sources for pattern in source.never_taken})),
+        unmarked_ms=tuple(last.unmarked_ms) if last else (),
+    )
+
+
+def _check_after(run: PruneRun, listing: Listing, found: Comparison, last: LastMark | None) -> list[checks.FailedCheck]:
+    """Return the checks that fail."""
+    manifest = last.manifest if last is not None else None
+    return [
+        *checks.check_min_age(run.options.min_age, run.sources),
+        *checks.check_comparison(run.store, found, listing.facts, run.sources, manifest, run.options.limits),
+    ]
+
+
+# ---- act
+
+
+def _let_mark_stand(run: PruneRun, lock: PruneLock, found: Comparison) -> None:
+    """Write what the mark holds, last of its files. Raises Conflict: another run took over."""
+    manifest = MarkManifest(
+        run_id=run.layout.run_id,
+        store=run.layout.url,
+        marked_ms=run.began_ms,
+        names=found.names,
+        units=found.units,
+    )
+    lock.check()
+    write_json(run.files, run.layout.named_file_key(MARK_FILE), manifest)
+
+
+def _count_outcomes(run: PruneRun, report: PruneReport, outcomes: Sequence[UnitOutcome]) -> PruneReport:
+    """Return the report of a run that swept."""
+    counts: dict[str, ObjectCount] = {}
+    for each in outcomes:
+        counts[each.outcome] = counts.get(each.outcome, ObjectCount()) + each.amount
+    failures = [example for each in outcomes if each.outcome == FAILED_OUTCOME for example in each.examples]
+    state = "incomplete" if FAILED_OUTCOME in counts else "done" if report.due.objects else "marked"
+    return _conclude(run, report, state, outcomes=counts, failures=failures[:FAILURES_SHOWN])
+
+
+def _conclude(run: PruneRun, report: PruneReport, state: RunState, **more: object) -> PruneReport:
+    return msgspec.structs.replace(
+        report, state=state, ended_ms=SystemClock().now_ms(), seconds=run.steps.seconds, **more
+    )
+
+
+# ---- report
+
+
+def make_report(
+    run: PruneRun, listing: Listing, found: Comparison, facts: Sequence[SourceFacts], unseen: Sequence[str]
+) -> PruneReport:
+    """Return what the run found; nothing was done yet."""
+    skipped = listing.facts.skipped
+    examples = ", ".join(listing.facts.skipped_examples)
+    grace_ms = run.options.grace // timedelta(milliseconds=1)
+    return PruneReport(
+        run_id=run.layout.run_id,
+        store=run.layout.url,
+        state="running",
+        began_ms=run.began_ms,
+        engine=run.engine.name,
+        sources=list(facts),
+        names=NamesCount(
+            names=found.names,
+            found=found.verdicts.get("named", ObjectCount()).objects,
+            found_by_other_spelling=found.found_by_other_spelling,
+            outside=found.outside,
+            examples_not_found=found.not_found,
+        ),
+        listed=listing.facts.listed,
+        verdicts={**found.verdicts, "own": listing.facts.own},
+        waiting=found.waiting,
+        newly_marked=found.newly_marked,
+        named_again=found.named_again,
+        due=found.due,
+        by_age=[
+            AgeRow(first, last, count)
+            for (first, last), count in zip(pairwise([*AGE_DAYS, None]), found.ages, strict=True)
+            if first is not None
+        ],
+        by_prefix=_prefix_rows(found),
+        largest=found.largest,
+        not_looked_at=[
+            *([f"{skipped:,} objects with keys that refstore does not take: {examples}"] if skipped else []),
+            *unseen,
+            *(sentence for each in facts for sentence in each.not_seen),
+        ],
+        next_due_ms=found.first_marked_ms + grace_ms if found.first_marked_ms else 0,
+    )
+
+
+def _prefix_rows(found: Comparison) -> list[PrefixRow]:
+    """Return the prefixes with most unnamed bytes, and a row for all others."""
+    by_unnamed = sorted(found.prefixes.items(), key=lambda each: (-each[1][1].bytes, -each[1][0].bytes, each[0]))
+    shown = [(prefix, counts) for prefix, counts in by_unnamed if prefix][:_PREFIXES_SHOWN]
+    rows = [PrefixRow(prefix, *counts) for prefix, counts in shown]
+    listed = unnamed = ObjectCount()
+    for prefix, counts in found.prefixes.items():
+        if prefix not in dict(shown):
+            listed, unnamed = listed + counts[0], unnamed + counts[1]
+    return [*rows, PrefixRow("", listed, unnamed)] if listed.objects else rows
