@@ -1,4 +1,5 @@
-"""Start processes of Python. No other module of the product may (`banned-api` in pyproject.toml).
+"""Start processes of Python, and programs that an operator names. No other module of the product may (`banned-api` in
+pyproject.toml).
 
 `python -c` and `python -m` look for modules in the working folder first, and there may lie what somebody downloaded: a
 file with the name of any module would run as this user. So each process here runs in safe-path mode (`-P`), and has the
@@ -14,15 +15,17 @@ import socket
 import subprocess  # noqa: TID251  # here
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe  # noqa: TID251  # they start nothing
 from typing import Any, Final
 
-__all__ = ["NOWHERE", "Connection", "Pipe", "PythonProcess", "when_parent_ends"]
+__all__ = ["NOWHERE", "Connection", "Pipe", "PythonProcess", "run_command", "when_parent_ends"]
 
 NOWHERE: Final = subprocess.DEVNULL
 """Where standard output may go."""
+COMMAND_ENDS_SECONDS: Final = 10
+"""How long a program has to end when it is asked to."""
 _BOOT: Final = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from refstore.core import child_processes; child_processes.call_function()"
@@ -68,6 +71,25 @@ class PythonProcess(subprocess.Popen[bytes]):
         """Wait until it has ended, but not longer than `seconds`."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(seconds)
+
+
+@contextmanager
+def run_command(arguments: Sequence[str]) -> Generator[subprocess.Popen[bytes], None, None]:
+    """Start a program without a shell, for the block, with a pipe for what it prints. It reads nothing, its errors go
+    where this process's go, and where the block ends before it, it is ended. Raises OSError.
+    """
+    process = subprocess.Popen(arguments, stdin=NOWHERE, stdout=subprocess.PIPE)  # noqa: S603  # an operator named it
+    try:
+        yield process
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()  # what it has started ends, too, when it writes
+        process.terminate()
+        try:
+            process.wait(COMMAND_ENDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def when_parent_ends(act: Callable[[], object]) -> None:

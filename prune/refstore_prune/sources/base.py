@@ -42,6 +42,10 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The source as the caller named it; without secrets."""
     began_ms: int
     """When the reading began."""
+    as_of_ms: int = 0
+    """What was named at this time is among the names; 0: when the reading began. Of a file: when it was written. An age
+    and a grace period are counted up to it: nothing goes by names that are older than its mark.
+    """
     read: dict[str, int] = {}
     """What was read, such as {'commits': 12, 'ranges': 340}."""
     not_seen: list[str] = []
