@@ -64,6 +64,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "reaper": "Delete what nothing references any more; its subcommands: status, resume.",
         "gc": "Delete committed data that has expired, and orphans: run, status, confirm.",
         "expire": "The nightly job: short for gc run.",
+        "prune": "Delete what nothing names from a store that refstore does not own; its first quarter of an hour.",
         "purge": "Remove the rows of given ids from onboarded data sets.",
         "why": "Explain why an object is still there, or why it was deleted.",
     },

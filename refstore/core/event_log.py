@@ -27,6 +27,7 @@ ROOTS: Final = (
     "refstore_http",
     "refstore_reaper",
     "refstore_gc",
+    "refstore_prune",
     "refstore_purge",
     "refstore_s3",
 )

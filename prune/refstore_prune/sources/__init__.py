@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, Final
 
@@ -19,6 +21,38 @@ _BUILT_IN: Final[dict[str, tuple[str, str]]] = {
     "delta": ("refstore_prune.sources.delta:open_delta", "delta"),
 }
 """(module:function, the extra that installs its packages) of each kind."""
+
+_TAKEN: Final[dict[str, Set[str]]] = {
+    "list": {"column"},
+    "exec": {"column"},
+    "lakefs": {"endpoint", "rules", "properties"},
+    "iceberg": {"properties"},
+    "delta": {"properties"},
+}
+"""Which options each kind takes; one of another package gets all."""
+
+
+def open_sources(names: Iterable[str | NameSource], options: SourceOptions) -> list[NameSource]:
+    """Open several sources, each with those of the options that its kind takes. Raises Invalid, also for no source and
+    for an option that none of them takes; MissingExtra.
+    """
+    unset = SourceOptions()
+    given = {each.name: getattr(options, each.name) for each in fields(options)}
+    given = {name: value for name, value in given.items() if value != getattr(unset, name)}
+    left = set(given)
+    sources: list[NameSource] = []
+    for each in names:
+        if isinstance(each, NameSource):
+            sources.append(each)
+            continue
+        own = {name: given[name] for name in given.keys() & _TAKEN.get(each.partition(":")[0], given.keys())}
+        left -= own.keys()
+        sources.append(open_source(each, SourceOptions(**own)))
+    if not sources:
+        raise Invalid("there is no source of names, and without one nothing can be kept; give one, such as list:FILE")
+    if left:
+        raise Invalid(f"none of these sources of names takes the option {min(left)!r}; leave it out")
+    return sources
 
 
 def open_source(text: str, options: SourceOptions) -> NameSource:

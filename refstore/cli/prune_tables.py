@@ -1,0 +1,158 @@
+"""Print what runs of `refstore prune` found and did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from refstore.cli.common import print_answer
+from refstore.cli.rows import format_when
+from refstore.cli.tables import print_rows
+from refstore.core.redaction import redact_text
+
+if TYPE_CHECKING:
+    from refstore_gc.run_summary import ObjectCount
+    from refstore_prune.key_history import KeyHistory
+    from refstore_prune.prune_report import PruneReport
+
+LARGEST_SHOWN: Final = 10
+PREFIXES_SHOWN: Final = 20
+
+_VERDICTS: Final = {
+    "named": "named",
+    "young": "too young to say",
+    "protected": "protected",
+    "never taken": "never taken",
+    "own": "refstore's own",
+    "unnamed": "unnamed",
+}
+"""What the table calls each verdict, in its order."""
+
+
+def emit_report(output: str, report: PruneReport) -> None:
+    """Print a report: for people what they look at first, for programs all of it."""
+    if output != "table":
+        print_answer(output, report)
+        return
+    print_answer(output, _summary(report))
+    tables = (
+        _count_rows(report),
+        (
+            {"unnamed, age": _days(each.days_from, each.days_to), **_columns(each.unnamed)}
+            for each in report.by_age
+            if each.unnamed.objects
+        ),
+        (
+            {
+                "prefix": each.prefix or "(all others)",
+                "listed": each.listed.objects,
+                "listed_bytes": each.listed.bytes,
+                "unnamed": each.unnamed.objects,
+                "unnamed_bytes": each.unnamed.bytes,
+            }
+            for each in (*report.by_prefix[: PREFIXES_SHOWN - 1], *report.by_prefix[PREFIXES_SHOWN - 1 :][-1:])
+        ),
+        (
+            {
+                "size_bytes": each.size_bytes,
+                "written": format_when(each.written_ms),
+                "marked": format_when(each.marked_ms or None),
+                "largest unnamed": each.key,
+            }
+            for each in report.largest[:LARGEST_SHOWN]
+        ),
+        ({"not looked at": redact_text(each)} for each in report.not_looked_at),
+        ({"not deleted": redact_text(each)} for each in report.failures),
+    )
+    for rows in tables:
+        listed = list(rows)
+        if listed:
+            typer.echo()
+            print_rows(listed)
+    typer.echo(f"\n{_advice(report)}", err=True)
+
+
+def _summary(report: PruneReport) -> dict[str, object]:
+    names = report.names
+    row: dict[str, object] = {"store": redact_text(report.store), "run": report.run_id, "state": report.state}
+    for source in report.sources:
+        read = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in source.read.items() if count)
+        row[f"read {source.source}"] = f"{read}, as of {format_when(source.as_of_ms or source.began_ms)}"
+    row["names"] = f"{names.names:,} in the store, {names.outside:,} outside; {names.found:,} objects are named"
+    if names.found_by_other_spelling:
+        row["by other spelling"] = f"{names.found_by_other_spelling:,} of these objects"
+    if names.examples_not_found:
+        row["named, not listed"] = ", ".join(names.examples_not_found[:3])
+    row |= {"error": redact_text(report.error)} if report.error else {}
+    return row
+
+
+def _count_rows(report: PruneReport) -> Iterator[dict[str, object]]:
+    would = report.state == "simulated"
+    yield {"": "listed", **_columns(report.listed)}
+    for verdict, words in _VERDICTS.items():
+        if verdict in report.verdicts and (report.verdicts[verdict].objects or verdict in ("named", "unnamed")):
+            yield {"": f"  {words}", **_columns(report.verdicts[verdict])}
+    yield {"": "    would be marked now" if would else "    marked now", **_columns(report.newly_marked)}
+    yield {"": "    waits for its grace period", **_columns(report.waiting)}
+    yield {"": "    would be deleted now" if would else "    due", **_columns(report.due)}
+    for outcome, count in report.outcomes.items():
+        yield {"": f"      {outcome}", **_columns(count)}
+    if report.named_again.objects:
+        yield {"": "marked before, named now", **_columns(report.named_again)}
+
+
+def _columns(count: ObjectCount) -> dict[str, object]:
+    return {"objects": count.objects, "bytes": count.bytes}
+
+
+def _days(first: int, last: int | None) -> str:
+    return f"{first} days and more" if last is None else f"{first} to {last} days"
+
+
+def _advice(report: PruneReport) -> str:
+    due = format_when(report.next_due_ms or None)
+    if report.state == "simulated":
+        return (
+            "Nothing was changed. Without --dry-run a run marks what is unnamed, and deletes what is due of earlier "
+            "marks."
+        )
+    if due:
+        return (
+            f"What waits is due from {due} on; a run after that, with the names of that day, deletes what is still "
+            "unnamed and unchanged."
+        )
+    return "Nothing waits."
+
+
+def run_row(report: PruneReport) -> dict[str, object]:
+    """Return a run as the list of runs shows it."""
+    unnamed = report.verdicts.get("unnamed")
+    return {
+        "run": report.run_id,
+        "state": report.state,
+        "began": format_when(report.began_ms),
+        "ended": format_when(report.ended_ms or None),
+        "listed": report.listed.objects,
+        "unnamed": unnamed.objects if unnamed else 0,
+        "unnamed_bytes": unnamed.bytes if unnamed else 0,
+        "deleted": sum(count.objects for outcome, count in report.outcomes.items() if outcome.startswith("deleted")),
+        "deleted_bytes": sum(count.bytes for outcome, count in report.outcomes.items() if outcome == "deleted"),
+        "waiting": report.waiting.objects,
+        "due": format_when(report.next_due_ms or None),
+        "error": report.error or None,
+    }
+
+
+def history_rows(history: KeyHistory) -> Iterator[dict[str, object]]:
+    for each in history.events:
+        yield {
+            "run": each.run_id,
+            "at": format_when(each.at_ms),
+            "found": each.found,
+            "marked": format_when(each.marked_ms),
+            "size_bytes": each.size_bytes,
+            "detail": each.why or None,
+        }
