@@ -107,8 +107,8 @@ def _describe(key: str, events: list[KeyEvent], *, is_stored: bool) -> str:
     now = "is in the store" if is_stored else "is not in the store"
     if not events:
         return (
-            f"{key} {now}, and no run that is kept found it unnamed: it was named, too young, protected or not there; or "
-            "no run looked"
+            f"{key} {now}, and no run that is kept found it unnamed: it was named, too young, protected, or not there "
+            "yet"
         )
     last = events[-1]
     what = f"found it unnamed since {format_utc(last.marked_ms)}" if last.found == UNNAMED else f"had it {last.found}"

@@ -207,22 +207,17 @@ def why(
 def unmark(
     ctx: typer.Context,
     store: Store,
-    run_id: Annotated[
-        str, typer.Argument(metavar="RUN_ID", help="The run whose mark to take back; or --all.", show_default=False)
-    ] = "",
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="The run whose mark to take back; or all.")],
     *,
-    all_: Annotated[bool, typer.Option("--all", help="Of every run.")] = False,
     state: State = None,
 ) -> None:
     """Take back what a run marked. Nothing of it is deleted before a later run has marked it again.
 
     \b
     Example: refstore prune unmark s3://bucket/media 01m7z3zav9bb
-             refstore prune unmark s3://bucket/media --all
+             refstore prune unmark s3://bucket/media all
     """
     import refstore_prune
 
     settings_of(ctx)
-    if bool(run_id) == all_:
-        ctx.fail("name one run, or give --all")
-    emit(ctx, run_row(refstore_prune.unmark(store, "all" if all_ else run_id, state=state)))
+    emit(ctx, run_row(refstore_prune.unmark(store, run_id, state=state)))

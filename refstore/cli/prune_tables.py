@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from refstore.cli.common import print_answer
 from refstore.cli.rows import format_when
-from refstore.cli.tables import print_rows
+from refstore.cli.tables import Row, print_rows
 from refstore.core.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def emit_report(output: str, report: PruneReport) -> None:
         print_answer(output, report)
         return
     print_answer(output, _summary(report))
-    tables = (
+    tables: tuple[Iterable[Row], ...] = (
         _count_rows(report),
         (
             {"unnamed, age": _days(each.days_from, each.days_to), **_columns(each.unnamed)}
