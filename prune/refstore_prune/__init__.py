@@ -148,12 +148,13 @@ def status(store: Place, *, state: Place | None = None) -> list[PruneReport]:
 
 
 def report(store: Place, run_id: str = "last", *, state: Place | None = None) -> PruneReport:
-    """Return the report of a run, which the beginning of its id names; or of the last one. Raises NotFound, Corrupt."""
-    runs = status(store, state=state)
-    found = runs[-1:] if run_id == "last" else [each for each in runs if each.run_id.startswith(run_id)]
-    if len(found) != 1:
-        raise NotFound(f"which run is meant by {run_id!r} is not clear; see the {len(runs)}: refstore prune status")
-    return found[0]
+    """Return the report of a run, which the beginning of its id names; or the last report. Raises NotFound, Corrupt,
+    Unavailable.
+    """
+    from refstore_prune.state import read_report
+
+    with _open_files(store, state) as files:
+        return read_report(files, run_id if run_id == "last" else _full_id(files, run_id))
 
 
 def why(store: Place, key: str, *, state: Place | None = None) -> KeyHistory:
@@ -165,14 +166,25 @@ def why(store: Place, key: str, *, state: Place | None = None) -> KeyHistory:
 
 
 def unmark(store: Place, run_id: str, *, state: Place | None = None) -> PruneReport:
-    """Take back what a run marked, or with `all` what every run did: a later run has to mark it again. Raises NotFound,
-    Conflict (it is being deleted), RunUnderWay.
+    """Take back what a run was the first to mark, or with `all` what any run did: it is not deleted before a later run
+    has marked it again, and a grace period has passed since. Raises NotFound, RunUnderWay, Corrupt, Unavailable.
     """
-    from refstore_prune.state import unmark as unmark_run
+    from refstore_prune import state as run_state
 
-    full_id = run_id if run_id == "all" else report(store, run_id, state=state).run_id
     with _open_files(store, state) as files:
-        return unmark_run(files, full_id)
+        return run_state.unmark(files, run_id if run_id == "all" else _full_id(files, run_id))
+
+
+def _full_id(files: ObjectStore, beginning: str) -> str:
+    """Return the id of the only run whose id begins so. Raises NotFound."""
+    from refstore_prune.state import read_runs
+
+    found = [each.run_id for each in read_runs(files) if each.run_id.startswith(beginning)]
+    if len(found) != 1:
+        raise NotFound(
+            f"{len(found)} runs of {files.url} have an id that begins with {beginning!r}; see `refstore prune status`"
+        )
+    return found[0]
 
 
 def _url_of(place: Place) -> str:

@@ -17,7 +17,7 @@ from refstore.objects.object_keys import check_key
 from refstore_gc.run_layout import read_json, read_table
 from refstore_gc.untyped_arrow import pa, pc
 from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, MarkManifest, MarkUnit
-from refstore_prune.state import read_runs
+from refstore_prune.state import read_runs, read_unit
 
 UNNAMED: Final = "unnamed"
 
@@ -74,11 +74,11 @@ def _find_events(files: ObjectStore, run_id: str, key: str) -> Iterator[KeyEvent
     for is_due in (True, False):
         units = [unit for unit in manifest.units if unit.is_due is is_due]
         for unit in units[: bisect_right(units, key, key=_first_key)][-1:]:
-            for row in _rows_of(files, unit.file, key):
+            for row in _find_rows(read_unit(files, unit), key):
                 yield _event(manifest, row, UNNAMED)
             if is_due:
                 for info in files.list(f"{PRUNE_ROOT}{run_id}/sweep/"):
-                    for row in _rows_of(files, info.key, key):
+                    for row in _find_rows(read_table(files, info.key), key):
                         yield _event(manifest, row, str(row["outcome"]))
 
 
@@ -86,8 +86,7 @@ def _first_key(unit: MarkUnit) -> str:
     return unit.first_key
 
 
-def _rows_of(files: ObjectStore, file: str, key: str) -> list[dict[str, Any]]:
-    table = read_table(files, file)
+def _find_rows(table: Any, key: str) -> list[dict[str, Any]]:
     found = table.filter(pc.equal(table.column("key"), make_scalar(key, pa.string())))
     return cast("list[dict[str, Any]]", found.to_pylist())
 

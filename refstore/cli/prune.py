@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Annotated, Final
 
@@ -29,6 +30,36 @@ State = Annotated[
     str | None,
     typer.Option("--state", metavar="URL", help="Where the files of runs are. Default: _refstore/ of STORE."),
 ]
+
+Names = Annotated[
+    list[str], typer.Option("--names", metavar="SOURCE", help="Where names are; may be given several times.")
+]
+Endpoint = Annotated[str, typer.Option(metavar="URL", help="The server that has the names, for lakefs:.")]
+Column = Annotated[str, typer.Option(metavar="NAME", help="The column that has the names, for list: and exec:.")]
+RulesFile = Annotated[
+    str | None, typer.Option("--rules", metavar="FILE", help="Retention rules that keep more, for lakefs:.")
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", metavar="KEY=VALUE", help="For the source's library; may be given several times."),
+]
+MinAge = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Younger objects stay. Default: as the sources need, 7d for lists."),
+]
+Grace = Annotated[str, typer.Option(metavar="DURATION", help="Time from the mark to the deletion by a later run.")]
+Protect = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GLOB", help="Keys that match stay, such as 'logos/*'; may be given several times."),
+]
+Consent = Annotated[
+    list[str] | None,
+    typer.Option(metavar="WORD", help="Go on where a run stopped and asked for this; may be given several times."),
+]
+Share = Annotated[
+    float, typer.Option(min=0, max=1, metavar="N", help="Stop if more than this share of the store is unnamed.")
+]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
 
 
 @group.callback()
@@ -61,43 +92,19 @@ def run(
     ctx: typer.Context,
     store: Store,
     *,
-    names: Annotated[
-        list[str], typer.Option("--names", metavar="SOURCE", help="Where names are; may be given several times.")
-    ],
-    endpoint: Annotated[str, typer.Option(metavar="URL", help="The server that has the names, for lakefs:.")] = "",
-    column: Annotated[
-        str, typer.Option(metavar="NAME", help="The column that has the names, for list: and exec:.")
-    ] = "",
-    rules: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Retention rules that keep more, for lakefs:.")
-    ] = None,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="KEY=VALUE", help="For the source's library; may be given several times."),
-    ] = None,
+    names: Names,
+    endpoint: Endpoint = "",
+    column: Column = "",
+    rules: RulesFile = None,
+    properties: Properties = None,
     dry_run: DryRun = False,
-    min_age: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Younger objects stay. Default: as the sources need, 7d for lists."),
-    ] = None,
-    grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="Time from the mark to the deletion by a later run.")
-    ] = "7d",
+    min_age: MinAge = None,
+    grace: Grace = "7d",
     state: State = None,
-    protect: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Keys that match stay, such as 'logos/*'; may be given several times."),
-    ] = None,
-    consent: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="Go on where a run stopped and asked for this; may be given several times."),
-    ] = None,
-    share_max: Annotated[
-        float, typer.Option(min=0, max=1, metavar="N", help="Stop if more than this share of the store is unnamed.")
-    ] = 0.5,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")
-    ] = False,
+    protect: Protect = None,
+    consent: Consent = None,
+    share_max: Share = 0.5,
+    take_over: TakeOver = False,
     engine: EngineOption = None,
     master: Master = None,
     conf: Conf = None,
@@ -119,9 +126,6 @@ def run(
 
     settings_of(ctx)
     age, wait = seconds_of("--min-age", min_age), seconds_of("--grace", grace)
-    pairs = [each.partition("=") for each in properties or ()]
-    if any(not name or not equals for name, equals, _ in pairs):
-        raise InvalidSettings("--property is not KEY=VALUE; write it as --property uri=https://catalog.example")
     with show_progress() as report_progress:
         report = refstore_prune.prune(
             store,
@@ -137,12 +141,20 @@ def run(
             endpoint=endpoint,
             column=column,
             rules=None if rules is None else read_document(rules).encode(),
-            properties={name: value for name, _, value in pairs},
+            properties=_read_pairs(properties or ()),
             engine=EngineRequest(engine, master, conf).options(),
             report_progress=report_progress,
         )
     emit_report(invocation_of(ctx).output, report)
     return INCOMPLETE if report.state == "incomplete" else None
+
+
+def _read_pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Raises InvalidSettings."""
+    pairs = [each.partition("=") for each in texts]
+    if any(not name or not equals for name, equals, _ in pairs):
+        raise InvalidSettings("--property is not KEY=VALUE; write it as --property uri=https://catalog.example")
+    return {name: value for name, _, value in pairs}
 
 
 @group.command("status")
@@ -211,7 +223,8 @@ def unmark(
     *,
     state: State = None,
 ) -> None:
-    """Take back what a run marked. Nothing of it is deleted before a later run has marked it again.
+    """Take back what a run was the first to mark. It is not deleted before a later run has marked it again, and a grace
+    period has passed since.
 
     \b
     Example: refstore prune unmark s3://bucket/media 01m7z3zav9bb

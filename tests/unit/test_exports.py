@@ -21,6 +21,7 @@ import pytest
 
 import refstore
 import refstore_gc
+import refstore_prune
 import refstore_purge
 import refstore_reaper
 
@@ -46,7 +47,7 @@ OF_APPLICATIONS: Final = {
     "set_metadata",
 }  # fmt: skip
 """What applications use of a lake. The rest of it is for refstore's own applications."""
-PACKAGES: Final = (refstore, refstore_reaper, refstore_gc, refstore_purge)
+PACKAGES: Final = (refstore, refstore_reaper, refstore_gc, refstore_purge, refstore_prune)
 
 
 def names_of(annotation: str) -> Iterator[str]:
