@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import partial
+from glob import escape
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
+from unicodedata import normalize
 
 import msgspec
 import numpy as np
@@ -25,7 +27,8 @@ from numpy.typing import NDArray
 from refstore.core.arrow_arrays import make_array, to_numpy
 from refstore.core.batches import split_batches
 from refstore.core.units import DAY_MS
-from refstore_gc.address_batches import Batch, BatchBuilder, BatchKind
+from refstore.errors import InvalidSettings
+from refstore_gc.address_batches import SLICE_ROWS, Batch, BatchBuilder, BatchKind
 from refstore_gc.address_codec import AddressKeys, BucketBounds, are_among, encode_addresses, sort_distinct
 from refstore_gc.anti_join import bucket_bounds, chunk_batches
 from refstore_gc.bucket_join import ChunkReference
@@ -35,7 +38,7 @@ from refstore_gc.list_objects import ListedChunk
 from refstore_gc.run_layout import open_store, read_table, write_table
 from refstore_gc.run_summary import ObjectCount
 from refstore_gc.untyped_arrow import pa, pc
-from refstore_prune.prune_layout import UNIT_ROWS, MarkUnit, PruneLayout
+from refstore_prune.prune_layout import UNIT_ROWS, PruneLayout, PruneUnit
 from refstore_prune.prune_report import UnnamedObject, Verdict
 from refstore_prune.resolve_names import NameResolver, key_spellings
 from refstore_prune.sources.base import NameBatch, NameSource, NameTask
@@ -75,18 +78,19 @@ class Decision(NamedTuple):
     is_due: Flags
 
 
-def decide(objects: ObjectFlags, began_ms: int, grace_ms: int) -> Decision:
+def decide(objects: ObjectFlags, named_ms: int, grace_ms: int) -> Decision:
     """Decide about listed objects. It is decided here and nowhere else.
 
     An object is unnamed, and so marked, if all of these are true:
 
     - It was listed before the names were read, and no name that was read means it in any spelling.
-    - It is not young: it was written longer ago than it takes until the first name of an object is there.
-    - No pattern protects it, and no source says that its kind of files is never taken.
+    - It is not young: when the names were read, it was older than an object gets before it is first named.
+    - No pattern protects it, no source says that its kind of files is never taken, and it lies in a folder of which a
+      source knows the names.
 
     It is due, and so deleted by this run, if it is unnamed, an earlier run marked it as it is now, and its grace period
-    ended before this run began. So it was listed twice and unnamed twice, a grace period apart. The sweep looks at it
-    once more (`sweep.py`).
+    ended before the names were read (`named_ms`). So it was listed twice and unnamed twice, a grace period apart. The
+    sweep looks at it once more (`prune_sweep.py`).
 
     A named object has its hash among those of the names, so it is never unnamed. An unnamed one may share its hash with
     a named one by chance; then it stays until a run with another seed.
@@ -94,7 +98,7 @@ def decide(objects: ObjectFlags, began_ms: int, grace_ms: int) -> Decision:
     named, young, protected, never_taken, marked_ms = objects
     verdicts = np.select([named, young, protected, never_taken], np.arange(4, dtype=np.int8), np.int8(4))
     is_unnamed = verdicts == _VERDICTS.index("unnamed")
-    return Decision(verdicts, is_unnamed & (marked_ms > 0) & (marked_ms + grace_ms <= began_ms))
+    return Decision(verdicts, is_unnamed & (marked_ms > 0) & (marked_ms + grace_ms < named_ms))
 
 
 # ---- the run's own process
@@ -107,15 +111,38 @@ class CompareTask(msgspec.Struct, frozen=True, kw_only=True):
     marks_url: str
     """The store of the last mark's files."""
     began_ms: int
-    cutoff_ms: int
-    """What was written later is young."""
+    """As of when this run marks."""
+    named_ms: int
+    """Up to when an age and a grace period are counted: what was named then is among the names of every source."""
+    min_age_ms: int
     grace_ms: int
     protected: tuple[str, ...]
     """Patterns of keys."""
     never_taken: tuple[str, ...]
     """Patterns of the last segment of keys."""
+    never_taken_folders: tuple[str, ...]
+    """Beginnings of keys."""
+    folders: tuple[str, ...]
+    """Beginnings of keys; what has none of them is never taken."""
+    last_times: tuple[int, int]
+    """`marked_ms` and `stood_ms` of the last mark."""
     unmarked_ms: tuple[int, ...]
     """What was marked as of these times counts as never marked."""
+
+
+class SourceCount(NamedTuple):
+    """How the names of one source and the store met."""
+
+    read: int = 0
+    outside: int = 0
+    """Of objects elsewhere."""
+    looked_up: int = 0
+    """Examples that were looked up in the listing."""
+    found: int = 0
+    """Of these, the ones that are there."""
+
+    def plus(self, other: SourceCount) -> SourceCount:
+        return SourceCount(*map(sum, zip(self, other, strict=True)))
 
 
 @dataclass(slots=True)
@@ -129,11 +156,11 @@ class Comparison:
     due: ObjectCount = _NONE
     first_marked_ms: int = 0
     """Of what waits; 0: nothing does."""
-    names_read: int = 0
+    by_source: dict[int, SourceCount] = field(default_factory=dict[int, "SourceCount"])
+    """By the source's place among the sources."""
     names: int = 0
     """Distinct."""
     found_by_other_spelling: int = 0
-    outside: int = 0
     outside_examples: list[str] = field(default_factory=list[str])
     not_found: list[str] = field(default_factory=list[str])
     """Examples of keys that are named and not listed."""
@@ -144,9 +171,16 @@ class Comparison:
     )
     """Listed and unnamed objects, by prefix; '': of all others."""
     largest: list[UnnamedObject] = field(default_factory=list[UnnamedObject])
-    units: list[MarkUnit] = field(default_factory=list[MarkUnit])
+    units: list[PruneUnit] = field(default_factory=list[PruneUnit])
+
+    @property
+    def outside(self) -> int:
+        """How many names are of objects elsewhere."""
+        return sum(count.outside for count in self.by_source.values())
 
     def add(self, other: Comparison) -> None:
+        for source, count in other.by_source.items():
+            self.by_source[source] = self.by_source.get(source, SourceCount()).plus(count)
         for verdict, count in other.verdicts.items():
             self.verdicts[verdict] = self.verdicts.get(verdict, ObjectCount()) + count
         self.waiting += other.waiting
@@ -154,10 +188,8 @@ class Comparison:
         self.named_again += other.named_again
         self.due += other.due
         self.first_marked_ms = min(filter(None, (self.first_marked_ms, other.first_marked_ms)), default=0)
-        self.names_read += other.names_read
         self.names += other.names
         self.found_by_other_spelling += other.found_by_other_spelling
-        self.outside += other.outside
         self.outside_examples = [*self.outside_examples, *other.outside_examples][:_EXAMPLES_MAX]
         self.not_found = [*self.not_found, *other.not_found][:_EXAMPLES_MAX]
         self.ages = [one + more for one, more in zip(self.ages, other.ages, strict=True)]
@@ -176,16 +208,16 @@ def compare(
     engine: Engine,
     task: CompareTask,
     chunks: Sequence[ListedChunk],
-    sources: Sequence[NameSource],
+    names: Sequence[Batch],
     last: LastMark | None,
 ) -> Comparison:
-    """Read the names of all sources to their end, and compare. Raises what a source raises, and Corrupt."""
+    """Read the names to their end, and compare. `names`: of `gather_names`. Raises Corrupt, and what a source does."""
     bounds = bucket_bounds(chunks)
     cuts = BucketBounds.from_addresses(bounds, are_whole=True)
     flows = [
         BatchStream(chunk_batches(chunks, bounds)),
         BatchStream(_earlier_batches(last, bounds)),
-        BatchStream(_name_items(task.layout, engine, sources), partial(read_names, task.layout, cuts)),
+        BatchStream(names, partial(read_names, task.layout, cuts)),
     ]
     found = Comparison()
     for each in engine.join(flows, cuts.buckets, partial(compare_bucket, task)):
@@ -196,7 +228,7 @@ def compare(
 
 def _earlier_batches(last: LastMark | None, bounds: Sequence[str]) -> list[Batch]:
     """Return for each bucket the units of the last mark that may have a key of its interval."""
-    by_bucket: dict[int, list[MarkUnit]] = {}
+    by_bucket: dict[int, list[PruneUnit]] = {}
     units = last.manifest.units if last is not None else []
     for of_kind in ([unit for unit in units if unit.is_due], [unit for unit in units if not unit.is_due]):
         in_order = sorted(of_kind, key=lambda unit: unit.first_key)
@@ -209,11 +241,15 @@ def _earlier_batches(last: LastMark | None, bounds: Sequence[str]) -> list[Batch
     return [Batch.from_value(bucket, BatchKind.MARKED_BEFORE, some) for bucket, some in by_bucket.items()]
 
 
-def _name_items(layout: PruneLayout, engine: Engine, sources: Sequence[NameSource]) -> list[Batch]:
-    """Return what tasks of the engine are to read. What a source reads in this process is written to files first."""
+def gather_names(
+    layout: PruneLayout, engine: Engine, sources: Sequence[NameSource], *, has_encoded_keys: bool
+) -> list[Batch]:
+    """Return what tasks of the engine are to read. What a source reads in this process is written to files first.
+    `has_encoded_keys`: as of `NameResolver`. Raises what a source raises.
+    """
     items: list[Batch] = []
     written = 0
-    for source in sources:
+    for number, source in enumerate(sources):
         tasks: list[NameTask] = []
         waiting: list[NameBatch] = []
         for part in source.parts():
@@ -227,9 +263,10 @@ def _name_items(layout: PruneLayout, engine: Engine, sources: Sequence[NameSourc
         if waiting:
             tasks.append(_write_names(layout, written, waiting))
             written += 1
-        resolver = NameResolver(layout.url, source.base_url)
+        resolver = NameResolver(layout.url, source.base_url, has_encoded_keys=has_encoded_keys)
         size = -(-len(tasks) // (engine.parallelism * _ITEMS_PER_CORE)) or 1
-        items += [Batch(0, BatchKind.TO_READ, pickle.dumps((resolver, some))) for some in split_batches(tasks, size)]
+        parts = (pickle.dumps((number, resolver, some)) for some in split_batches(tasks, size))
+        items += [Batch(0, BatchKind.TO_READ, part) for part in parts]
     return items
 
 
@@ -247,32 +284,50 @@ def _read_file(layout: PruneLayout, key: str) -> Iterator[NameBatch]:
     yield from read_table(open_store(layout.files, layout), key, ["name"]).column("name").chunks
 
 
+def join_batches(batches: Iterable[NameBatch]) -> Iterator[NameBatch]:
+    """Yield names in batches of `SLICE_ROWS` or more. A range of lakeFS's, or a snapshot, may have a few only, and what
+    a batch costs depends little on how many names it has.
+    """
+    waiting: list[NameBatch] = []
+    for batch in batches:
+        waiting.append(batch.cast(pa.string()))
+        if sum(map(len, waiting)) >= SLICE_ROWS:
+            yield pa.concat_arrays(waiting)
+            waiting.clear()
+    if waiting:
+        yield pa.concat_arrays(waiting)
+
+
 def read_names(layout: PruneLayout, cuts: BucketBounds, batches: Iterable[Batch]) -> Iterator[Batch]:
     """Read a part of the names, and yield the hashes of their keys, by bucket."""
     builder = BatchBuilder(cuts, layout.seed)
-    read = outside = 0
-    examples: list[str] = []
-    outside_examples: list[str] = []
+    examples: list[tuple[int, str]] = []
     for batch in batches:
+        source: int
         resolver: NameResolver
-        resolver, tasks = pickle.loads(batch.body)  # noqa: S301  # the run's own process sent it
-        for task in tasks:
-            for names in task():
-                resolved = resolver.resolve(names)
-                yield from builder.add(BatchKind.NAMED, resolved.keys)
-                yield from builder.add(BatchKind.NAMED_OTHERWISE, resolved.other_keys)
-                read += len(names)
-                outside += resolved.outside
-                outside_examples = [*outside_examples, *resolved.outside_examples][:_EXAMPLES_OF_ITEM]
-                if len(examples) < _EXAMPLES_OF_ITEM:
-                    examples += resolved.keys[:: max(1, len(resolved.keys) // 3)][:4].to_pylist()
+        source, resolver, tasks = pickle.loads(batch.body)  # noqa: S301  # the run's own process sent it
+        read = outside = 0
+        keys: list[str] = []
+        outside_examples: list[str] = []
+        for names in join_batches(names for task in tasks for names in task()):
+            resolved = resolver.resolve(names)
+            yield from builder.add(BatchKind.NAMED, resolved.keys)
+            yield from builder.add(BatchKind.NAMED_OTHERWISE, resolved.other_keys)
+            read += len(names)
+            outside += resolved.outside
+            outside_examples = [*outside_examples, *resolved.outside_examples][:_EXAMPLES_OF_ITEM]
+            if len(keys) < _EXAMPLES_OF_ITEM and len(resolved.keys):
+                spread = np.linspace(0, len(resolved.keys) - 1, _EXAMPLES_OF_ITEM).astype(np.int64)
+                keys += resolved.keys.take(make_array(sort_distinct(spread))).to_pylist()
+        examples += [(source, key) for key in keys]
+        yield Batch.from_value(0, BatchKind.NAME_COUNT, (source, read, outside, outside_examples))
     yield from builder.flush()
-    for bucket, key in zip(cuts.buckets_of(make_array(examples, pa.string())).tolist(), examples, strict=True):
-        yield Batch.from_value(bucket, BatchKind.NAME_EXAMPLES, key)
-    yield Batch.from_value(0, BatchKind.NAME_COUNT, (read, outside, outside_examples))
+    buckets = cuts.buckets_of(make_array([key for _, key in examples], pa.string())).tolist()
+    for bucket, example in zip(buckets, examples, strict=True):
+        yield Batch.from_value(bucket, BatchKind.NAME_EXAMPLES, example)
 
 
-class _Bucket:
+class _ComparedBucket:
     """The batches that came to one bucket, sorted by kind."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
@@ -280,8 +335,8 @@ class _Bucket:
         self.chunks: list[ChunkReference] = []
         self.names: list[AddressKeys] = []
         self.other_names: list[AddressKeys] = []
-        self.examples: list[str] = []
-        self.units: list[MarkUnit] = []
+        self.examples: list[tuple[int, str]] = []
+        self.units: list[PruneUnit] = []
         for batch in batches:
             match batch.kind:
                 case BatchKind.LISTED:
@@ -291,12 +346,14 @@ class _Bucket:
                 case BatchKind.NAMED_OTHERWISE:
                     self.other_names.append(batch.keys)
                 case BatchKind.NAME_EXAMPLES:
-                    self.examples.append(msgspec.msgpack.decode(batch.body, type=str))
+                    self.examples.append(msgspec.msgpack.decode(batch.body, type=tuple[int, str]))
                 case BatchKind.MARKED_BEFORE:
-                    self.units += msgspec.msgpack.decode(batch.body, type=list[MarkUnit])
+                    self.units += msgspec.msgpack.decode(batch.body, type=list[PruneUnit])
                 case BatchKind.NAME_COUNT:
-                    count = msgspec.msgpack.decode(batch.body, type=tuple[int, int, list[str]])
-                    self.found.add(Comparison(names_read=count[0], outside=count[1], outside_examples=count[2]))
+                    source, read, outside, some = msgspec.msgpack.decode(
+                        batch.body, type=tuple[int, int, int, list[str]]
+                    )
+                    self.found.add(Comparison(by_source={source: SourceCount(read, outside)}, outside_examples=some))
                 case _:
                     raise AssertionError(batch.kind)
         self.chunks.sort(key=lambda chunk: chunk.number)
@@ -307,9 +364,9 @@ class _Bucket:
 
 def compare_bucket(task: CompareTask, batches: Iterable[Batch]) -> Iterator[Comparison]:
     """Decide about the listed objects of one bucket, and write those that are unnamed to the mark."""
-    bucket, layout = _Bucket(batches), task.layout
+    bucket, layout = _ComparedBucket(batches), task.layout
     files, marks = open_store(layout.files, layout), open_store(task.marks_url, layout)
-    earlier = _EarlierMark([read_unit(marks, unit) for unit in bucket.units if bucket.chunks], task)
+    earlier = _EarlierMark([read_unit(marks, unit, task.last_times) for unit in bucket.units if bucket.chunks], task)
     listed_hashes: list[AddressKeys] = []
     unnamed: list[Any] = []
     for chunk in bucket.chunks:
@@ -318,31 +375,39 @@ def compare_bucket(task: CompareTask, batches: Iterable[Batch]) -> Iterator[Comp
         if bucket.examples:
             listed_hashes.append(hashes)
         unnamed.append(_compare_chunk(task, bucket, table, hashes, earlier))
-    in_store = are_among_keys(layout, bucket.examples, listed_hashes)
-    bucket.found.not_found = [key for key, is_there in zip(bucket.examples, in_store, strict=True) if not is_there]
+    in_store = are_among_keys(layout, [key for _, key in bucket.examples], listed_hashes)
+    for (source, key), is_there in zip(bucket.examples, in_store, strict=True):
+        looked_up = {source: SourceCount(looked_up=1, found=int(is_there))}
+        bucket.found.add(Comparison(by_source=looked_up, not_found=[] if is_there else [key]))
     if bucket.chunks:
         bucket.found.units = _write_units(layout, bucket.chunks[0].number, pa.concat_tables(unnamed))
     yield bucket.found
 
 
-def _compare_chunk(task: CompareTask, bucket: _Bucket, table: Any, hashes: AddressKeys, earlier: _EarlierMark) -> Any:
+def _compare_chunk(
+    task: CompareTask, bucket: _ComparedBucket, table: Any, hashes: AddressKeys, earlier: _EarlierMark
+) -> Any:
     """Count the objects of a chunk of the listing, and return those that are unnamed."""
     found, sizes, mtimes = bucket.found, to_numpy(table["size_bytes"]), to_numpy(table["mtime_ms"])
     by_name = are_among(hashes, bucket.names)
     named = by_name | are_among(hashes, bucket.other_names)
-    young = mtimes > task.cutoff_ms
+    young = mtimes > task.named_ms - task.min_age_ms
     in_question = np.flatnonzero(~named & ~young)
     keys: list[str] = table["key"].take(make_array(in_question)).to_pylist()
+    outside = np.zeros(len(sizes), np.bool_)
+    outside[in_question] = [not key.startswith(task.folders) for key in keys]
     marked_before, marked_ms = earlier.find(table, hashes)
     decided = decide(
         ObjectFlags(
             named,
             young,
-            _match_some(len(sizes), in_question, keys, task.protected),
-            _match_some(len(sizes), in_question, (key.rpartition("/")[2] for key in keys), task.never_taken),
+            _match_some(named, in_question, keys, task.protected),
+            _match_some(named, in_question, [key.rpartition("/")[2] for key in keys], task.never_taken)
+            | _match_some(named, in_question, keys, [f"{escape(each)}*" for each in task.never_taken_folders])
+            | outside,
             marked_ms,
         ),
-        task.began_ms,
+        task.named_ms,
         task.grace_ms,
     )
     for number, verdict in enumerate(_VERDICTS):
@@ -356,7 +421,9 @@ def _compare_chunk(task: CompareTask, bucket: _Bucket, table: Any, hashes: Addre
     found.due += count_of(sizes, decided.is_due)
     found.waiting += count_of(sizes, is_waiting)
     found.newly_marked += count_of(sizes, is_waiting & (marked_ms == 0))
-    _count_prefixes(found, table["key"].to_pylist(), sizes, is_unnamed)
+    for at in range(0, len(sizes), SLICE_ROWS):  # as Python's texts a whole chunk would take 100 MB
+        rows = slice(at, at + SLICE_ROWS)
+        _count_prefixes(found, table["key"].slice(at, SLICE_ROWS).to_pylist(), sizes[rows], is_unnamed[rows])
     unnamed = (
         table.append_column("marked_ms", make_array(np.where(marked_ms > 0, marked_ms, task.began_ms)))
         .append_column("is_due", make_array(decided.is_due))
@@ -364,6 +431,18 @@ def _compare_chunk(task: CompareTask, bucket: _Bucket, table: Any, hashes: Addre
     )
     _count_unnamed(found, unnamed, task.began_ms)
     return unnamed
+
+
+def protecting_patterns(pattern: str) -> set[str]:
+    """Return what a caller's pattern may mean: a folder means all that it has, and a slash before it, or a normal form
+    of Unicode, makes no difference. Raises InvalidSettings: no key matches it.
+    """
+    bare = re.sub(r"^(\.?/+)+", "", pattern).rstrip("/")
+    if not bare or "://" in pattern:
+        raise InvalidSettings(
+            f"no key matches the pattern {pattern!r}; write it as keys below the store, such as logos/*"
+        )
+    return {normalize(form, each) for each in (pattern, bare, f"{bare}/*") for form in ("NFC", "NFD")}
 
 
 class _EarlierMark:
@@ -390,9 +469,9 @@ class _EarlierMark:
         return found, marked_ms
 
 
-def _match_some(objects: int, places: NDArray[np.int64], texts: Iterable[str], patterns: Sequence[str]) -> Flags:
-    """Return which of so many objects match a pattern. Those at `places`, which have these texts, are looked at."""
-    found = np.zeros(objects, np.bool_)
+def _match_some(objects: Flags, places: NDArray[np.int64], texts: Iterable[str], patterns: Sequence[str]) -> Flags:
+    """Return which of as many objects match a pattern. Those at `places`, which have these texts, are looked at."""
+    found = np.zeros_like(objects)
     if patterns:
         matches: Callable[[str], object] = re.compile("|".join(translate(each) for each in patterns)).match
         found[places] = [matches(text) is not None for text in texts]
@@ -411,7 +490,8 @@ def are_among_keys(layout: PruneLayout, keys: Sequence[str], listed: Sequence[Ad
 
 def _count_prefixes(found: Comparison, keys: Sequence[str], sizes: Any, is_unnamed: Flags) -> None:
     """Count objects by the first two segments of their folders."""
-    prefixes = make_array(["/".join([*key.split("/", 2)[:-1], ""]) for key in keys], pa.string()).dictionary_encode()
+    folders = ["/".join([*key.split("/", 2)[:-1], ""]) or "./" for key in keys]
+    prefixes = make_array(folders, pa.string()).dictionary_encode()
     numbers, names = to_numpy(prefixes.indices), prefixes.dictionary.to_pylist()
     flags = np.ones(len(keys)), is_unnamed
     counts = [np.bincount(numbers, weights, len(names)) for flag in flags for weights in (flag, flag * sizes)]
@@ -439,12 +519,12 @@ def _count_unnamed(found: Comparison, unnamed: Any, began_ms: int) -> None:
         found.first_marked_ms = min(filter(None, (found.first_marked_ms, int(waiting.min()))))
 
 
-def _write_units(layout: PruneLayout, number: int, unnamed: Any) -> list[MarkUnit]:
+def _write_units(layout: PruneLayout, number: int, unnamed: Any) -> list[PruneUnit]:
     """Write unnamed objects to files of the mark: those that are due apart from those that wait. File names have the
     attempt, as of `refstore_gc.garbage.write_garbage`.
     """
     store, attempt = open_store(layout.files, layout), secrets.token_hex(8)
-    units: list[MarkUnit] = []
+    units: list[PruneUnit] = []
     is_due = to_numpy(unnamed["is_due"])
     for due, chosen in ((True, is_due), (False, ~is_due)):
         rows = unnamed.drop_columns(["is_due"]).filter(make_array(chosen))
@@ -452,7 +532,7 @@ def _write_units(layout: PruneLayout, number: int, unnamed: Any) -> list[MarkUni
             unit, key = rows.slice(at, UNIT_ROWS), layout.file_key("mark", number * 1000 + len(units), attempt)
             write_table(store, key, unit)
             units.append(
-                MarkUnit(
+                PruneUnit(
                     file=key,
                     first_key=unit["key"][0].as_py(),
                     objects=len(unit),
