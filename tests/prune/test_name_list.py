@@ -85,13 +85,15 @@ def test_a_folder_and_a_pattern(tmp_path: Path) -> None:
     for name in ("day=1/part-0.csv", "day=1/_SUCCESS", ".part-0.csv.crc", "_day=2/part-1.csv", "b.txt"):
         (tmp_path / "list" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "list" / name).write_text(f"of {name}\n")
-    (tmp_path / "list" / "linked").symlink_to(tmp_path / "list" / "day=1")
-    folder = opened(tmp_path / "list")
-    found = ["of day=1/part-0.csv"] * 2 + ["of _day=2/part-1.csv", "of b.txt"]
-    assert sorted(read(folder)) == sorted(found)
-    assert folder.facts().read == {"files": 4, "files_left_out": 3, "names": 4}
+    (tmp_path / "latest").symlink_to(tmp_path / "list")
+    folder = opened(tmp_path / "latest")
+    assert read(folder) == ["of _day=2/part-1.csv", "of b.txt", "of day=1/part-0.csv"]
+    assert folder.facts().read == {"files": 3, "files_left_out": 2, "names": 3}
     assert read(opened(tmp_path / "list" / "*.txt")) == ["of b.txt"]
     assert read(opened(f"file://{tmp_path}/list/b.txt")) == ["of b.txt"]
+    (tmp_path / "list" / "linked").symlink_to(tmp_path / "list" / "day=1")
+    with pytest.raises(Invalid, match=r"linked .* symbolic link"):
+        read(folder)
 
 
 def test_objects_of_a_store(tmp_path: Path, rclone_s3_server: S3Server) -> None:
@@ -143,11 +145,11 @@ def test_a_list_says_of_which_time_it_is(tmp_path: Path) -> None:
         ("a", "data/1\n".encode("utf-16-le"), "", "NUL in line 1"),
         ("a", b'a\n"b"\n', "", "line 2 .* quotes"),
         ("a", b"a" * 100_000, "", "more than"),
-        ("a.csv", b"id,path\n1,x\n", "", "2 columns; name one with --column: id, path"),
-        ("a.csv", b"id,path\n1,x\n", "name", "its header has: id, path"),
-        ("a.csv", b"path,path\n1,x\n", "path", "not one column"),
+        ("a.csv", b"id,path\n1,x\n", "", r"\(--column\); it has: id, path"),
+        ("a.csv", b"id,path\n1,x\n", "name", r"\(--column\); it has: id, path"),
+        ("a.csv", b"path,path\n1,x\n", "path", "which column"),
         ("a.csv", b"id,path\n1,x\n2\n", "path", "line 3 .* has 1 fields"),
-        ("a.csv", b"id,path\n1,x\n2,\n", "path", "no name in line 3"),
+        ("a.csv", b"id,path\n1,x\n2,\n", "path", "line 3 .* has no name"),
         ("a.csv", b'id,note,path\n1,"oops,a\n2,",b\n', "path", "line 2 .* no row of CSV"),
         ("a.csv", b'id,path\n1,"x"y\n', "path", "line 2 .* no row of CSV"),
         ("a.csv", b'id,path\n1,"x\n' + b"2,y\n" * 100_000, "path", "line 2 .* no row of CSV"),
@@ -164,9 +166,9 @@ def test_texts_that_are_no_list(tmp_path: Path, name: str, content: bytes, colum
     [
         ({"path": pa.array(["a", None, "c"])}, "path", "no name in row 2"),
         ({"path": pa.array(["a", ""])}, "", "no name in row 2"),
-        ({"path": pa.array(["a"]), "bucket": pa.array(["b"])}, "", "2 columns of text"),
-        ({"path": pa.array(["a"])}, "name", "no column 'name' of text; use one of path"),
-        ({"path": pa.array([1])}, "path", "no column 'path' of text"),
+        ({"path": pa.array(["a"]), "bucket": pa.array(["b"])}, "", "of text are: path, bucket"),
+        ({"path": pa.array(["a"])}, "name", "of text are: path"),
+        ({"path": pa.array([1])}, "path", "of text are: none"),
     ],
 )
 def test_parquet_that_is_no_list(tmp_path: Path, columns: dict[str, Any], column: str, says: str) -> None:
@@ -207,12 +209,10 @@ def test_damaged_files(tmp_path: Path, suffix: str, damage: Callable[[Path], Non
 
 def test_places_without_a_list(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
-    for place in ("none.txt", "*.txt", "none/*.txt", "part"):
-        with pytest.raises(NotFound):
-            read(opened(tmp_path / place))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Invalid, match="exec:cat"):
-        read(opened(tmp_path / "pipe"))
+    for place in ("none.txt", "*.txt", "none/*.txt", "none/a.txt", "part", "pipe"):
+        with pytest.raises((NotFound, Unavailable)):
+            read(opened(tmp_path / place))
     (tmp_path / "part" / "_temporary").mkdir()
     (tmp_path / "part" / "_temporary" / "part-1").write_text("a\n")
     (tmp_path / "part" / "part-0").write_text("a\n")
