@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from refstore.errors import Corrupt, Invalid, NotFound, RefstoreError, Unavailable
+from refstore.errors import Corrupt, Invalid, NotFound, RefstoreError, StoreMisconfigured, Unavailable
 from refstore.objects import open_objects
 from refstore_prune.sources import open_source
 from refstore_prune.sources.base import BATCH_NAMES, NameSource, SourceOptions
@@ -211,7 +211,7 @@ def test_places_without_a_list(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for place in ("none.txt", "*.txt", "none/*.txt", "none/a.txt", "part", "pipe"):
-        with pytest.raises((NotFound, Unavailable)):
+        with pytest.raises((NotFound, Unavailable, StoreMisconfigured)):
             read(opened(tmp_path / place))
     (tmp_path / "part" / "_temporary").mkdir()
     (tmp_path / "part" / "_temporary" / "part-1").write_text("a\n")
