@@ -1,0 +1,372 @@
+"""Reads the names of a Delta table: of every file that any version names which the table's log still has.
+
+`delta:TABLE_URL` reads the log through refstore's own driver of the URL's scheme, with the credentials that it finds:
+for `s3://` those of boto3 (`AWS_*`, `~/.aws`), with `?endpoint=` or `AWS_ENDPOINT_URL`. The log is read directly, as
+libraries answer what one version needs, and leave out removed files, change data and older versions.
+
+All commits that are there are read, the oldest checkpoint, the newest one, and each one before which a commit is gone:
+what the other checkpoints name, an older one and the commits after it name, too. Removed files are named as long as
+the log has them, because older versions and readers of changes need them. So are change data and deletion vectors. All
+that lies in `_delta_log/` and other hidden folders of the table stays, as VACUUM leaves it.
+
+A table with a feature that this module does not know is refused by the feature's name: it may name files elsewhere.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import reduce
+from itertools import chain, pairwise
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import quote, unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from refstore.core.batches import split_batches, split_sized
+from refstore.core.clock import SystemClock
+from refstore.errors import Corrupt, CorruptObject, Invalid, ObjectNotFound, RefstoreError
+from refstore.objects import open_objects
+from refstore.objects.base import ObjectInfo, ObjectStore
+from refstore.objects.store_urls import parse_store_url
+from refstore.objects.stored_file import open_object
+from refstore_prune.sources.base import (
+    BATCH_NAMES,
+    MetadataPlace,
+    NameBatch,
+    NamePart,
+    NameSource,
+    SourceFacts,
+    SourceOptions,
+)
+from refstore_prune.sources.table_place import place_in_store, place_of
+
+LOG: Final = "_delta_log/"
+SIDECARS: Final = f"{LOG}_sidecars/"
+HIDDEN: Final = "_"
+"""What the names of folders begin with that VACUUM leaves alone."""
+CHANGE_DATA: Final = "_change_data/"
+ATTEMPTS: Final = 5
+"""How often a log is read that is cleaned up meanwhile."""
+TASK_BYTES: Final = 16 * 1024 * 1024
+TASK_COMMITS: Final = 200
+"""What a task reads at most: so many commits of together so many bytes, or one file."""
+
+READER_VERSION_MAX: Final = 3
+WRITER_VERSION_MAX: Final = 7
+_FEATURES: Final = """
+    allowColumnDefaults appendOnly changeDataFeed checkConstraints checkpointProtection clustering collations
+    collations-preview columnMapping deletionVectors domainMetadata generatedColumns geospatial icebergCompatV1
+    icebergCompatV2 icebergCompatV3 icebergWriterCompatV1 icebergWriterCompatV3 identityColumns inCommitTimestamp
+    inCommitTimestamp-preview invariants materializePartitionColumns rowTracking timestampNanos timestampNtz
+    typeWidening typeWidening-preview v2Checkpoint vacuumProtocolCheck variantShredding variantShredding-preview
+    variantType variantType-preview
+"""
+FEATURES: Final = frozenset(_FEATURES.split())
+"""Features of tables that name no files but those which this module reads. Those by which a catalog keeps commits, or
+by which the table lies elsewhere, are not among them.
+"""
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_COMPACTED: Final = re.compile(r"\d{20}\.\d{20}\.compacted\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)")
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+_Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+class _DeletionVector(msgspec.Struct, rename="camel"):
+    storage_type: str
+    path_or_inline_dv: str
+
+
+class _File(msgspec.Struct, rename="camel"):
+    path: str
+    deletion_vector: _DeletionVector | None = None
+
+
+class _Protocol(msgspec.Struct, rename="camel"):
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: list[str] | None = None
+    writer_features: list[str] | None = None
+
+
+class _Action(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """An action of the log. One that is not here may name files."""
+
+    add: _File | None = None
+    remove: _File | None = None
+    cdc: _File | None = None
+    sidecar: _File | None = None
+    protocol: _Protocol | None = None
+    meta_data: msgspec.Raw = msgspec.Raw()
+    txn: msgspec.Raw = msgspec.Raw()
+    commit_info: msgspec.Raw = msgspec.Raw()
+    domain_metadata: msgspec.Raw = msgspec.Raw()
+    checkpoint_metadata: msgspec.Raw = msgspec.Raw()
+
+
+_decode_action: Final = msgspec.json.Decoder(_Action).decode
+_ACTIONS: Final = frozenset(_Action.__struct_encode_fields__)
+_FILE_ACTIONS: Final = ("add", "remove", "cdc", "sidecar")
+_FILE_FIELDS: Final = ("path", "deletionVector.storageType", "deletionVector.pathOrInlineDv")
+
+
+class _Log(NamedTuple):
+    """What is in the log."""
+
+    commits: list[ObjectInfo]
+    checkpoints: list[ObjectInfo]
+    """Files of those that must be read."""
+    hidden_keys: list[str]
+    """What is named because it lies in a hidden folder; all of the log is."""
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LogReader:
+    """Reads the log of a table. It is pickled to tasks."""
+
+    text: str
+    url: str
+    folder: str
+    """The URL as tables write it: without percent-encoding and options."""
+
+    def open(self) -> ObjectStore:
+        return open_objects(self.url, read_only=True)
+
+    def list_log(self, store: ObjectStore) -> _Log:
+        """List the log, again where it changed meanwhile. Raises Corrupt, Invalid."""
+        for _ in range(ATTEMPTS - 1):
+            with suppress(Corrupt):
+                return self._list_once(store)
+        return self._list_once(store)
+
+    def _list_once(self, store: ObjectStore) -> _Log:
+        """List the log. Raises Corrupt: the newest version cannot be read of what is there; Invalid: there is none."""
+        hidden_keys: list[str] = []
+        commits: dict[int, ObjectInfo] = {}
+        compacted: list[ObjectInfo] = []
+        parts: dict[tuple[int, int, str], list[ObjectInfo]] = {}
+        for each in store.list(HIDDEN):
+            folder, slash, _ = each.key.partition("/")
+            if not slash or "=" in folder or each.key.startswith(CHANGE_DATA):
+                continue  # files of versions
+            hidden_keys.append(each.key)
+            name = each.key.removeprefix(LOG)
+            if found := _COMMIT.fullmatch(name):
+                commits[int(found[1])] = each
+            elif found := _CHECKPOINT.fullmatch(name):
+                parts.setdefault((int(found[1]), int(found[2] or 1), "" if found[2] else name), []).append(each)
+            elif _COMPACTED.fullmatch(name):
+                compacted.append(each)
+        checkpoints: dict[int, list[ObjectInfo]] = {}
+        for (version, count, _), files in sorted(parts.items()):
+            if len(files) == count:  # nobody reads one of which parts are missing
+                checkpoints.setdefault(version, []).extend(files)
+        if not commits and not checkpoints:
+            raise Invalid(f"{self.text} has no log of a Delta table below {LOG}; name the folder of the table itself")
+        newest = max(checkpoints, default=-1)
+        version = max((newest, *commits))
+        if missing := set(range(newest + 1, version)) - commits.keys():
+            raise Corrupt(
+                f"{self.text}: commit {min(missing)} of its log is missing, so the table cannot be read and nothing "
+                "may be deleted; restore it"
+            )
+        needed = {newest} & checkpoints.keys()
+        for before, after in pairwise([-1, *checkpoints]):
+            if not commits.keys() >= set(range(before + 1, after + 1)):
+                needed.add(after)
+        files = [each for at in sorted(needed) for each in checkpoints[at]]
+        return _Log([*commits.values(), *compacted], files, hidden_keys, version)
+
+    def read_all(self) -> Iterator[str]:
+        """Yield the names of the whole log, of which a part vanished while it was read."""
+        store = self.open()
+        lost: RefstoreError | None = None
+        for _ in range(ATTEMPTS):
+            log = self.list_log(store)
+            try:
+                yield from self.read(store, [*log.commits, *log.checkpoints])
+            except (ObjectNotFound, CorruptObject) as error:
+                lost = error
+            else:
+                return
+        raise Corrupt(
+            f"{self.text}: its log names a file that is not there, or changes faster than it is read, so nothing may "
+            f"be deleted; restore it, or run again: {lost}"
+        )
+
+    def read(self, store: ObjectStore, files: Iterable[ObjectInfo]) -> Iterator[str]:
+        """Yield the names in files of the log. Raises ObjectNotFound, CorruptObject: one vanished, or was replaced."""
+        for each in files:
+            try:
+                if each.key.endswith(".json"):
+                    yield from self._read_lines(store, each)
+                else:
+                    yield from self._read_parquet(store, each)
+            except RefstoreError:
+                raise
+            except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError) as error:
+                raise Corrupt(
+                    f"{self.text}: {each.key} cannot be read, or has what this refstore does not know, so nothing may "
+                    f"be deleted; restore it, or use a newer refstore: {error}"
+                ) from error
+
+    def _read_lines(self, store: ObjectStore, file: ObjectInfo) -> Iterator[str]:
+        for line in io.BufferedReader(open_object(store, file.key, file.size_bytes)):
+            if line.strip():
+                action = _decode_action(line)
+                if action.protocol is not None:
+                    self.check_protocol(action.protocol)
+                if action.sidecar is not None:
+                    yield from self._read_sidecar(store, action.sidecar.path)
+                for each in (action.add, action.remove, action.cdc):
+                    if each is not None:
+                        yield from self._names(each.path, each.deletion_vector)
+
+    def _read_parquet(self, store: ObjectStore, file: ObjectInfo) -> Iterator[str]:
+        parquet: Any = pq.ParquetFile(cast("Any", open_object(store, file.key, file.size_bytes)))
+        if unknown := set(parquet.schema_arrow.names) - _ACTIONS:
+            raise msgspec.ValidationError(f"the unknown column {min(unknown)}")
+        columns = [f"{action}.{field}" for action in _FILE_ACTIONS for field in _FILE_FIELDS]
+        for batch in parquet.iter_batches(BATCH_NAMES, columns=["protocol", *columns]):
+            actions: dict[str, list[Any]] = {
+                action: batch.column(action).drop_null().to_pylist() for action in batch.schema.names
+            }
+            for protocol in actions.pop("protocol", []):
+                self.check_protocol(msgspec.convert(protocol, _Protocol))
+            for sidecar in actions.pop("sidecar", []):
+                yield from self._read_sidecar(store, sidecar["path"])
+            for each in chain.from_iterable(actions.values()):
+                vector = each.get("deletionVector")
+                yield from self._names(each["path"], vector and msgspec.convert(vector, _DeletionVector))
+
+    def _read_sidecar(self, store: ObjectStore, path: str) -> Iterator[str]:
+        """Yield what a part of a checkpoint names. It lies in the folder of all, whatever stands before its name."""
+        yield from self._read_parquet(store, store.head(SIDECARS + unquote(path).rpartition("/")[2]))
+
+    def _names(self, path: str, vector: _DeletionVector | None) -> Iterator[str]:
+        yield from self._spellings(path)
+        if vector is None or vector.storage_type == "i":
+            return
+        if vector.storage_type == "p":
+            yield from self._spellings(vector.path_or_inline_dv)
+        elif vector.storage_type == "u":
+            prefix, encoded = vector.path_or_inline_dv[:-20], vector.path_or_inline_dv[-20:]
+            name = f"deletion_vector_{uuid.UUID(bytes=_decode_z85(encoded))}.bin"
+            yield "/".join((self.folder, *filter(None, (prefix, name))))
+        else:
+            raise msgspec.ValidationError(f"a deletion vector of the unknown kind {vector.storage_type!r}")
+
+    def _spellings(self, path: str) -> set[str]:
+        """Return what a path names. It is to be percent-encoded, and some writers did not encode it."""
+        root = "" if _ABSOLUTE.match(path) else f"{self.folder}/"
+        return {f"{root}{path}", f"{root}{unquote(path)}"}
+
+    def check_protocol(self, protocol: _Protocol) -> None:
+        """Raise Invalid for a table that may name files where nobody looks."""
+        versions = protocol.min_reader_version, protocol.min_writer_version
+        if versions[0] > READER_VERSION_MAX or versions[1] > WRITER_VERSION_MAX:
+            raise Invalid(
+                f"{self.text} needs version {versions} of Delta's protocol for readers and writers; this "
+                f"refstore knows {READER_VERSION_MAX} and {WRITER_VERSION_MAX}: use a newer one"
+            )
+        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        if unknown := features - FEATURES:
+            raise Invalid(
+                f"{self.text} has the feature {min(unknown)!r}: this refstore does not know where such a table names "
+                f"files. It knows {', '.join(sorted(FEATURES))}: use a newer one"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _LogTask:
+    """Reads the names in some files of a log."""
+
+    log: _LogReader
+    files: list[ObjectInfo]
+
+    def __call__(self) -> Iterator[NameBatch]:
+        for names in split_batches(self._names(), BATCH_NAMES):
+            yield pa.array(names, pa.string())
+
+    def _names(self) -> Iterator[str]:
+        try:
+            yield from self.log.read(self.log.open(), self.files)
+        except (ObjectNotFound, CorruptObject):
+            yield from self.log.read_all()  # a checkpoint that was not there yet has what the lost file had
+
+
+class DeltaSource(NameSource):
+    min_age = timedelta(days=7)
+    never_taken = ("_*", ".*")
+    """As VACUUM leaves files with such names."""
+
+    def __init__(self, target: str) -> None:
+        self.text = f"delta:{target}"
+        url = f"file://{quote(target)}" if target.startswith("/") else re.sub(r"^s3[an]://", "s3://", target)
+        place = parse_store_url(url.rstrip("/"))
+        self.base_url = f"{place.scheme}://{place.host}{place.path}".rstrip("/")
+        self._log = _LogReader(self.text, place.text(), self.base_url)
+        self._began_ms = 0
+        self._read: dict[str, int] = {}
+
+    def check(self, store_url: str) -> None:
+        del store_url
+        store = self._log.open()
+        log = self._log.list_log(store)
+        for _ in self._log.read(store, log.commits[-1:]):
+            pass
+
+    def parts(self) -> Iterator[NamePart]:
+        self._began_ms = SystemClock().now_ms()
+        log = self._log.list_log(self._log.open())
+        self._read = {"newest version": log.version, "commits": len(log.commits), "checkpoints": len(log.checkpoints)}
+        for keys in split_batches(log.hidden_keys, BATCH_NAMES):
+            yield pa.array([f"{self.base_url}/{key}" for key in keys], pa.string())
+        tasks = chain(
+            split_sized(log.commits, lambda each: each.size_bytes, size_max=TASK_BYTES, items_max=TASK_COMMITS),
+            ([each] for each in log.checkpoints),
+        )
+        for files in tasks:
+            yield _LogTask(self._log, files)
+
+    def facts(self) -> SourceFacts:
+        return SourceFacts(
+            source=self.text,
+            began_ms=self._began_ms,
+            read=self._read,
+            not_seen=[
+                "Versions of which the log was cleaned up, and what only these name.",
+                "Shallow clones of this table that lie elsewhere: give each as a source.",
+                "Iceberg metadata that is written for this table (UniForm): give it as a source of iceberg:.",
+                "Files that were written long ago and are first named while this runs, as CONVERT TO DELTA does.",
+            ],
+        )
+
+    def reads_metadata(self, place: MetadataPlace, store_url: str) -> bool:
+        return place.kind == "_delta_log" and place_in_store(store_url, place.folder) == place_of(self.base_url)
+
+
+def open_delta(target: str, options: SourceOptions) -> NameSource:
+    """Open a table as a source. Raises Invalid for an option, as it knows none."""
+    if options != SourceOptions():
+        raise Invalid(
+            "delta: has no options; an endpoint of S3 stands in the URL: delta:s3://BUCKET/TABLE?endpoint=URL"
+        )
+    return DeltaSource(target)
+
+
+def _decode_z85(text: str) -> bytes:
+    data = b""
+    for at in range(0, len(text), 5):
+        data += reduce(lambda value, letter: value * 85 + _Z85.index(letter), text[at : at + 5], 0).to_bytes(4, "big")
+    return data
