@@ -224,7 +224,7 @@ def test_other_repositories_in_the_store_are_told(lakefs: Lakefs, source: NameSo
     lakefs.repositories["logs"] = other
     lakefs.repositories["far"] = Repository("far", open_objects(store_url), "s3://bucket/far", "far/")
     source.check(store_url)
-    assert source.metadata_elsewhere() == [MetadataPlace("_lakefs", "logs/here/")]
+    assert source.metadata_elsewhere() == [MetadataPlace("_lakefs", "logs/here")]
     alone = open_source("lakefs:sales", SourceOptions(endpoint=lakefs.url))
     alone.check(f"{store_url}/sales")
     assert alone.metadata_elsewhere() == []

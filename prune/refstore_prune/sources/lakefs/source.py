@@ -138,7 +138,7 @@ class LakefsSource(NameSource):
                 other = Folder.from_url(record.storage_namespace)
                 below = self._place.store.find_below(other)
                 if below is not None:
-                    self._others.append(MetadataPlace(_KIND, below))
+                    self._others.append(MetadataPlace(_KIND, below.rstrip("/")))
                 elif other.find_below(self._place.store) is not None:
                     self._others.append(MetadataPlace(_KIND, f"../ ({record.id})"))
 
