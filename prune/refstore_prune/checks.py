@@ -5,7 +5,7 @@ Each check says what it compared, with examples, and what to do: correct the mis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -45,7 +45,7 @@ class FailedCheck(NamedTuple):
     message: str
 
 
-def refuse(failed: Iterable[FailedCheck], consent: Sequence[str]) -> None:
+def refuse(failed: Iterable[FailedCheck], consent: Collection[str]) -> None:
     """Raises PruneStopped: a check failed, and the caller does not consent."""
     left = [each for each in failed if each.word not in consent or each.word == NO_CONSENT]
     if left:
@@ -163,11 +163,11 @@ def _check_metadata(facts: IntervalFacts, sources: Sequence[NameSource], store_u
     unread = [place for place in facts.places if not any(source.reads_metadata(place, store_url) for source in sources)]
     if unread or facts.has_more_places:
         many = f", and there are over {PLACES_MAX:,}" if facts.has_more_places else ""
-        places = sorted(f"{place.folder or '.'} ({place.kind})" for place in unread)
+        examples = sorted(f"{place.folder or '.'} ({place.kind})" for place in unread)
         yield FailedCheck(
             UNREAD_METADATA,
             f"{len(unread):,} tables or repositories below {store_url} have metadata that no source of names reads: "
-            f"{_examples(places)}{many}; add a source for each",
+            f"{_examples(examples)}{many}; add a source for each",
         )
 
 

@@ -6,7 +6,7 @@ before. What the run deletes, an earlier run had marked, and its grace period is
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -30,7 +30,7 @@ from refstore_gc.run_layout import open_store, remove_run_files, write_json
 from refstore_gc.run_progress import RunSteps
 from refstore_gc.run_summary import FAILED_OUTCOME, FAILURES_SHOWN, ObjectCount
 from refstore_prune import checks
-from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare
+from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare, gather_names
 from refstore_prune.list_store import Listing, list_store
 from refstore_prune.prune_layout import MARK_FILE, MarkManifest, PruneLayout, make_prune_layout
 from refstore_prune.prune_report import AgeRow, NamesCount, PrefixRow, PruneReport, RunState
@@ -54,7 +54,7 @@ class PruneOptions:
     """The store of the runs' files. None: the one that is pruned."""
     protect: Sequence[str] = ()
     """Patterns of keys that stay."""
-    consent: Sequence[str] = ()
+    consent: Collection[str] = ()
     """Words of checks that may fail (`checks.CONSENT_WORDS`)."""
     share_max: float = 0.5
     """Of the objects, or of the bytes, that may be unnamed."""
@@ -129,15 +129,16 @@ def run_prune(
     Raises PruneStopped (a check failed: nothing was marked), RunUnderWay, Conflict (another run took over),
     StoreMisconfigured (the clocks), Corrupt, Unavailable, and what a source raises.
     """
+    unseen = _check_before(store_url, sources, options)
     with _open_run(store_url, sources, options, engines.for_objects(0), report_progress) as begun:
-        unseen = _check_before(begun)
         with begun.steps.step("listing the store"):
             listing = list_store(begun.layout, begun.engine)
         run = begun.move_to(engines.for_objects(listing.facts.listed.objects))
         last, reading_ms = _read_last_mark(run), SystemClock().now_ms()
         with run.steps.step("reading the names and comparing"):
-            found = compare(run.engine, _compare_task(run, last), listing.chunks, sources, last)
-        facts = [source.facts() for source in sources]
+            names = gather_names(run.layout, run.engine, sources)
+            facts = [source.facts() for source in sources]
+            found = compare(run.engine, _compare_task(run, facts, last), listing.chunks, names, last)
         report = make_report(run, listing, found, facts, unseen)
         failed = _check_after(run, listing, found, last)
         if run.lock is None:
@@ -157,6 +158,19 @@ def run_prune(
 # ---- begin
 
 
+def _check_before(store_url: str, sources: Sequence[NameSource], options: PruneOptions) -> list[str]:
+    """Check what can be checked before anything is written or listed. Return what could not be looked at."""
+    if not sources:
+        raise Invalid("no source of names was given; without names everything would be garbage")
+    owned, unseen = checks.check_owners_above(store_url)
+    checks.refuse(owned, ())
+    for source in sources:
+        source.check(store_url)
+    if not options.dry_run:
+        checks.refuse(checks.check_min_age(options.min_age, sources), options.consent)
+    return unseen
+
+
 @contextmanager
 def _open_run(
     store_url: str,
@@ -166,8 +180,6 @@ def _open_run(
     report_progress: ReportProgress,
 ) -> Generator[PruneRun, None, None]:
     """Yield a run that holds the lock of the state; a dry run needs none. Leave a report of a run that fails."""
-    if not sources:
-        raise Invalid("no source of names was given; without names everything would be garbage")
     began_ms = SystemClock().now_ms()
     run_id = RandomIds().new_id(began_ms)
     with ExitStack() as opened:
@@ -217,17 +229,6 @@ def _open_scratch_layout(
         remove_run_files(open_store(layout.files, layout), run_id, root=layout.root)
 
 
-def _check_before(run: PruneRun) -> list[str]:
-    """Check what can be checked before anything is listed. Return what could not be looked at."""
-    if run.lock is not None:
-        checks.refuse(checks.check_min_age(run.options.min_age, run.sources), run.options.consent)
-    owned, unseen = checks.check_owners_above(run.layout.url)
-    checks.refuse(owned, ())
-    for source in run.sources:
-        source.check(run.layout.url)
-    return unseen
-
-
 def _check_clock(run: PruneRun) -> None:
     """Raises StoreMisconfigured: this machine's clock and that of the state's store are too far apart."""
     key, clock = run.layout.named_file_key("clock"), SystemClock()
@@ -275,15 +276,17 @@ def _read_last_mark(run: PruneRun) -> LastMark | None:
     return last_mark(open_store(run.marks_url, run.layout), run.layout.url)
 
 
-def _compare_task(run: PruneRun, last: LastMark | None) -> CompareTask:
+def _compare_task(run: PruneRun, facts: Sequence[SourceFacts], last: LastMark | None) -> CompareTask:
     return CompareTask(
         layout=run.layout,
         marks_url=run.marks_url,
         began_ms=run.began_ms,
-        cutoff_ms=run.began_ms - run.min_age // timedelta(milliseconds=1),
+        named_ms=min(run.began_ms, *(each.as_of_ms or each.began_ms for each in facts)),
+        min_age_ms=run.min_age // timedelta(milliseconds=1),
         grace_ms=run.options.grace // timedelta(milliseconds=1),
         protected=tuple(run.options.protect),
         never_taken=tuple(sorted({pattern for source in run.sources for pattern in source.never_taken})),
+        never_taken_folders=tuple(sorted({each for source in run.sources for each in source.never_taken_folders})),
         unmarked_ms=tuple(last.unmarked_ms) if last else (),
     )
 
