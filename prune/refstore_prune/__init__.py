@@ -15,6 +15,7 @@
     prune_sweep.py            delete what is still unnamed and unchanged
     prune_report.py           what a run found and did
     key_history.py            what runs found and did with one key
+    lakefs_reports.py         a mark beside a report of lakeFS's own collector
     sources/                  where names come from
 
 A store is listed before the names are read. What is listed, old enough and unnamed is marked; a later run deletes it

@@ -14,7 +14,7 @@ import pytest
 
 from refstore.errors import Corrupt, Invalid, NotFound, RefstoreError
 from refstore.objects import open_objects
-from refstore_prune.sources.lakefs.compare_reports import compare, write_as_lakefs
+from refstore_prune.lakefs_reports import compare, write_as_lakefs
 from tests.prune.lakefs.lakefs_server import Lakefs, Repository
 from tests.prune.lakefs.test_prune_of_lakefs import age, prune
 from tests.prune.lakefs.test_source import fill
