@@ -81,10 +81,10 @@ def check_owners_above(store_url: str) -> tuple[list[FailedCheck], list[str]]:
                     raise
                 unseen.append(f"whether refstore owns {url.partition('?')[0]}: this may not be read there")
                 break
-    return _owned(found), unseen
+    return _check_owners(found), unseen
 
 
-def _owned(objects: Sequence[str]) -> list[FailedCheck]:
+def _check_owners(objects: Sequence[str]) -> list[FailedCheck]:
     message = f"refstore owns data here ({', '.join(objects[:_EXAMPLES_MAX])}); `refstore gc` collects its garbage"
     return [FailedCheck(NO_CONSENT, message)] if objects else []
 
@@ -122,7 +122,7 @@ def check_comparison(
     limits: BreakerLimits,
 ) -> Iterator[FailedCheck]:
     """Yield the checks that fail."""
-    yield from _owned(facts.namespaces)
+    yield from _check_owners(facts.namespaces)
     yield from _check_metadata(facts, sources, store.url)
     if not found.names:
         elsewhere = f"; {found.outside:,} are of objects elsewhere, {_examples(found.outside_examples)}"

@@ -69,6 +69,8 @@ class IntervalFacts(NamedTuple):
     has_more_places: bool = False
     namespaces: tuple[str, ...] = ()
     """Objects that tell a namespace or a lake of refstore's; at most `EXAMPLES_MAX`."""
+    has_encoded_keys: bool = False
+    """Whether some key has a `%`."""
 
     def plus(self, other: IntervalFacts) -> IntervalFacts:
         return IntervalFacts(
@@ -79,6 +81,7 @@ class IntervalFacts(NamedTuple):
             self.places | other.places,
             self.has_more_places or other.has_more_places,
             (*self.namespaces, *other.namespaces)[:EXAMPLES_MAX],
+            self.has_encoded_keys or other.has_encoded_keys,
         )
 
 
@@ -229,6 +232,7 @@ class _FoundInKeys:
         self._places: set[MetadataPlace] = set()
         self._has_more_places = False
         self._namespaces: list[str] = []
+        self._has_encoded_keys = False
 
     def facts(self, skipped: SkippedKeys) -> IntervalFacts:
         """Return what the interval has. `skipped`: by the listing."""
@@ -240,6 +244,7 @@ class _FoundInKeys:
             frozenset(self._places),
             self._has_more_places,
             tuple(self._namespaces[:EXAMPLES_MAX]),
+            self._has_encoded_keys,
         )
 
     def add(self, page: ObjectPage) -> Any:
@@ -256,6 +261,7 @@ class _FoundInKeys:
         is_own = np.zeros(len(sizes), np.bool_)
         for place in np.flatnonzero(to_numpy(pc.match_substring_regex(table["key"], _SPECIAL_KEYS))).tolist():
             is_own[place] = self._look(page.keys[place])
+        self._has_encoded_keys |= pc.any(pc.match_substring(table["key"], "%")).as_py()
         self._listed += ObjectCount(len(sizes), int(sizes.sum()))
         if not is_own.any():
             return table

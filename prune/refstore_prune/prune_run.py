@@ -136,7 +136,7 @@ def run_prune(
         run = begun.move_to(engines.for_objects(listing.facts.listed.objects))
         last, reading_ms = _read_last_mark(run), SystemClock().now_ms()
         with run.steps.step("reading the names and comparing"):
-            names = gather_names(run.layout, run.engine, sources)
+            names = gather_names(run.layout, run.engine, sources, has_encoded_keys=listing.facts.has_encoded_keys)
             facts = [source.facts() for source in sources]
             found = compare(run.engine, _compare_task(run, facts, last), listing.chunks, names, last)
         report = make_report(run, listing, found, facts, unseen)

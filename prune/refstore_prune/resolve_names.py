@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from refstore.core.arrow_arrays import make_array, make_scalar
 from refstore.objects.store_urls import parse_store_url
@@ -25,6 +25,10 @@ _LOCAL_HOSTS: Final = ("", "localhost")
 _ABSOLUTE: Final = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
 _LOCATION: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):(?=/))?(?://([^/]*))?(/.*)?", re.DOTALL)
 _ODD: Final = r"[%+]|[^ -~]|(^|/)\.{0,2}(/|$)"
+_ODD_WHERE_ENCODED: Final = r"[^A-Za-z0-9_.~/-]|(^|/)\.{0,2}(/|$)"
+_KEPT_AS_IT_IS: Final = ("/", "/=", "/!'()*", "/!$&'()*+,;=:@")
+"""What encoders of paths leave alone besides letters, digits and `_.-~`: most, those of partitions, JavaScript's, Java's."""
+_ENCODED_BY_HIVE: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*:?\\{\[\]^]")
 _UNTIDY: Final = re.compile(r"(^|/)\.{0,2}(/|$)")
 """Matches keys that may have another spelling: with an empty segment, or one of dots, or any but plain characters."""
 _NO_KEY: Final = "/"
@@ -45,7 +49,7 @@ class ResolvedNames(NamedTuple):
     outside_examples: list[str]
 
 
-class _Location(NamedTuple):
+class _NamedPlace(NamedTuple):
     kind: str
     host: str
     path: str
@@ -55,8 +59,12 @@ class _Location(NamedTuple):
 class NameResolver:
     """Resolves the names of one source. It is pickled."""
 
-    def __init__(self, store_url: str, base_url: str = "") -> None:
-        """`base_url`: what relative names are relative to; '': the store. Raises InvalidSettings."""
+    def __init__(self, store_url: str, base_url: str = "", *, has_encoded_keys: bool = False) -> None:
+        """`base_url`: what relative names are relative to; '': the store. `has_encoded_keys`: whether some keys have a
+        `%`, so that a name may mean one in which characters are written as %XX. Raises InvalidSettings.
+        """
+        self._has_encoded_keys = has_encoded_keys
+        self._odd = _ODD_WHERE_ENCODED if has_encoded_keys else _ODD
         url = parse_store_url(store_url)
         self._kind = _KINDS.get(url.scheme, url.scheme)
         self._host = url.host if self._kind != "file" else ""
@@ -91,7 +99,9 @@ class NameResolver:
             unknown = pa.concat_arrays([unknown, elsewhere])
         keys = pa.concat_arrays(found)
         others = {
-            each for key in keys.filter(pc.match_substring_regex(keys, _ODD)).to_pylist() for each in key_spellings(key)
+            each
+            for key in keys.filter(pc.match_substring_regex(keys, self._odd)).to_pylist()
+            for each in self._key_spellings(key)
         }
         if self._is_file:
             others.update(self._follow_links(keys.to_pylist()))
@@ -144,7 +154,7 @@ class NameResolver:
             here, names = names.filter(begins), names.filter(pc.invert(begins))
             paths = _cut(here, bucket)
             is_store = pc.equal(paths, make_scalar(self._roots[0].lstrip("/"), pa.string()))
-            kept.append(here.filter(pc.or_(is_store, pc.match_substring_regex(paths, _ODD))))
+            kept.append(here.filter(pc.or_(is_store, pc.match_substring_regex(paths, self._odd))))
         return pa.concat_arrays([names, *kept])
 
     def _locate(self, name: str) -> tuple[str | None, set[str]]:
@@ -155,17 +165,25 @@ class NameResolver:
         is_path = not location.kind
         if not is_path and (location.kind, location.host.lower()) != (self._kind, self._host.lower()):
             return None, set()
-        others = {key for path in spellings(location.path) for key in self._keys_of_path(path)}
+        paths = spellings(location.path)
+        others = {key for path in paths for below in self._keys_of_path(path) for key in self._key_spellings(below)}
         if self._is_file:
             real = self._real_path(location.path)
             others |= {*self._keys_of_path(real), *self._follow_links(others)}
         if is_path and not (self._is_file and others):  # relative, with a slash too many
             below, _ = self._strip_beginnings(make_array([self._base + location.path.lstrip("/")], pa.string()))
-            others |= {each for part in below for key in part.to_pylist() for each in key_spellings(key)}
+            others |= {each for part in below for key in part.to_pylist() for each in self._key_spellings(key)}
         own = next(iter(self._keys_of_path(location.path)), None)
         if own is None and others and (not self._is_file or not is_path):
             own = min(others)  # only another spelling of the URL leads into the store
         return own, others
+
+    def _key_spellings(self, key: str) -> set[str]:
+        found = key_spellings(key)
+        if self._has_encoded_keys:
+            by_hive = {_ENCODED_BY_HIVE.sub(lambda match: f"%{ord(match[0]):02X}", each) for each in found}
+            found |= by_hive | {quote(each, safe=safe) for each in found for safe in _KEPT_AS_IT_IS}
+        return found
 
     def _keys_of_path(self, path: str) -> Iterator[str]:
         for root in self._roots:
@@ -241,16 +259,16 @@ def _resolve_link(path: str) -> str:
     return os.path.realpath(path) if os.path.islink(path) else ""  # noqa: PTH114  # a Path takes far longer
 
 
-def _parse_location(name: str) -> _Location | None:
+def _parse_location(name: str) -> _NamedPlace | None:
     """Return where a URL or an absolute path leads. Its kind is '' for a path. None: it is neither."""
     match = _LOCATION.fullmatch(name)
     if match is None:
         return None
     scheme, host, path = (part or "" for part in match.groups())
     if not scheme:
-        return _Location("", "", f"//{host}{path}" if host else path) if host or path else None
+        return _NamedPlace("", "", f"//{host}{path}" if host else path) if host or path else None
     kind = _KINDS.get(scheme.lower(), scheme.lower())
-    return _Location(kind, "" if kind == "file" and host.lower() in _LOCAL_HOSTS else host, path)
+    return _NamedPlace(kind, "" if kind == "file" and host.lower() in _LOCAL_HOSTS else host, path)
 
 
 def _base_of(url: str) -> str:
