@@ -27,7 +27,7 @@ _LOCATION: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):(?=/))?(?://([^/]*)
 _ODD: Final = r"[%+]|[^ -~]|(^|/)\.{0,2}(/|$)"
 _ODD_WHERE_ENCODED: Final = r"[^A-Za-z0-9_.~/-]|(^|/)\.{0,2}(/|$)"
 _KEPT_AS_IT_IS: Final = ("/", "/=", "/!'()*", "/!$&'()*+,;=:@")
-"""What encoders of paths leave alone besides letters, digits and `_.-~`: most, those of partitions, JavaScript's, Java's."""
+"""What encoders of paths leave alone besides letters, digits and `_.-~`."""
 _ENCODED_BY_HIVE: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*:?\\{\[\]^]")
 _UNTIDY: Final = re.compile(r"(^|/)\.{0,2}(/|$)")
 """Matches keys that may have another spelling: with an empty segment, or one of dots, or any but plain characters."""
