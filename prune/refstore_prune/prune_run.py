@@ -287,6 +287,7 @@ def _compare_task(run: PruneRun, facts: Sequence[SourceFacts], last: LastMark | 
         protected=tuple(run.options.protect),
         never_taken=tuple(sorted({pattern for source in run.sources for pattern in source.never_taken})),
         never_taken_folders=tuple(sorted({each for source in run.sources for each in source.never_taken_folders})),
+        folders=tuple(sorted({source.folder for source in run.sources})),
         unmarked_ms=tuple(last.unmarked_ms) if last else (),
     )
 
@@ -342,6 +343,7 @@ def make_report(
     skipped = listing.facts.skipped
     examples = ", ".join(listing.facts.skipped_examples)
     grace_ms = run.options.grace // timedelta(milliseconds=1)
+    folders = sorted({source.folder for source in run.sources})
     return PruneReport(
         run_id=run.layout.run_id,
         store=run.layout.url,
@@ -372,6 +374,7 @@ def make_report(
         not_looked_at=[
             *([f"{skipped:,} objects with keys that refstore does not take: {examples}"] if skipped else []),
             *unseen,
+            *([] if "" in folders else [f"What lies outside of {', '.join(folders)}: no source has names of it."]),
             *(sentence for each in facts for sentence in each.not_seen),
         ],
         next_due_ms=found.first_marked_ms + grace_ms if found.first_marked_ms else 0,

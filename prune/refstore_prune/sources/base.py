@@ -68,6 +68,10 @@ class NameSource(ABC):
     """How messages and reports call it; without secrets."""
     base_url: str = ""
     """What names without a scheme are relative to; '': the store that is pruned."""
+    folder: str = ""
+    """The folder of the store, with a slash at its end, of which the source knows all names; '': the whole store. It is
+    known when `check` has returned. What lies outside of the folders of all sources stays.
+    """
     min_age: timedelta = timedelta(days=7)
     """How long after it is written something may be named for the first time. What is younger stays."""
     never_taken: tuple[str, ...] = ()

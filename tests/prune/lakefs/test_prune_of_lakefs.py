@@ -140,6 +140,23 @@ def test_a_repository_of_which_only_the_server_knows(lakefs: Lakefs, sales: Repo
         prune(lakefs, store_url)
 
 
+def test_what_is_beside_the_repository(lakefs: Lakefs, sales: Repository, store_url: str) -> None:
+    """An import that is staged names an object there, and lakeFS does not list it among what is uncommitted."""
+    addresses = fill(sales)
+    root = unquote(urlsplit(store_url).path)
+    sales.store.put("raw/imported", b"x")
+    sales.store.put("salesman/x", b"x")
+    sales.stage("imported", Entry(f"local://{root}/raw/imported", 2))
+    age(store_url)
+    report = prune(lakefs, store_url)
+    prune(lakefs, store_url, grace=NOW)
+    left = data_keys(store_url)
+    assert {"raw/imported", "salesman/x"} <= left
+    assert f"sales/{addresses['never named']}" not in left
+    assert report.verdicts["never taken"].objects >= 2
+    assert any("outside of sales/" in each for each in report.not_looked_at)
+
+
 def test_an_error_marks_nothing(lakefs: Lakefs, sales: Repository, store_url: str) -> None:
     fill(sales)
     age(store_url)

@@ -96,6 +96,7 @@ class LakefsSource(NameSource):
         self._store = open_objects(store_url, read_only=True)
         self._place = find_place(store_url, record.storage_namespace, self._known_as, self._has_objects)
         prefix = self._place.prefix
+        self.folder = prefix
         self.base_url = _url_below(store_url, prefix)
         self.never_taken_folders = (f"{prefix}{FOLDER}",)
         self.min_age = max(self.min_age, timedelta(seconds=self._client.link_seconds()))
