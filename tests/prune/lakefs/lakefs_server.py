@@ -12,12 +12,14 @@ import hashlib
 import io
 import json
 import secrets
+import ssl
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -391,8 +393,8 @@ def _show_commit(commit: Commit) -> dict[str, Any]:
 
 
 @contextmanager
-def serve(lakefs: Lakefs) -> Iterator[str]:
-    """Serve on a port of this machine; yield the URL."""
+def serve(lakefs: Lakefs, certificate: Path | None = None, key: Path | None = None) -> Iterator[str]:
+    """Serve on a port of this machine, with TLS if there is a certificate; yield the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -431,9 +433,14 @@ def serve(lakefs: Lakefs) -> Iterator[str]:
             del format, args
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None  # a client that does not trust it
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    lakefs.url = f"http://127.0.0.1:{server.server_port}"
+    lakefs.url = f"http{'s' if certificate else ''}://127.0.0.1:{server.server_port}"
     try:
         yield lakefs.url
     finally:

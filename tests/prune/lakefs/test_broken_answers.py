@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from refstore_prune.sources.base import NameSource
 from refstore_prune.sources.lakefs.client import RETRY_SECONDS, LakefsClient
 from refstore_prune.sources.lakefs.credentials import LakefsLogin
 from refstore_prune.sources.lakefs.source import LakefsSource
+from tests.api.test_tls import Pair
 from tests.kit.clock import FakeClock
-from tests.prune.lakefs.lakefs_server import ACCESS_KEY, SECRET_KEY, Answer, Lakefs, Repository
+from tests.prune.lakefs.lakefs_server import ACCESS_KEY, SECRET_KEY, Answer, Lakefs, Repository, serve
 from tests.prune.lakefs.test_source import fill, keys, read_names
 
 UNCOMMITTED = "POST repositories/sales/gc/prepare_uncommited"
@@ -191,6 +193,20 @@ def test_a_head_that_moves_while_commits_are_listed(
     assert keys(sales, sales.named({head}) - {addresses["staged"]}) <= read_names(source, store_url)
 
 
+def test_a_history_that_lacks_a_commit(lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str) -> None:
+    fill(sales)
+
+    def drop_the_oldest(request: str, answer: Answer) -> Answer:
+        if not request.endswith("/commits"):
+            return answer
+        commits = answer[1]["results"][:-1]
+        return 200, {"pagination": {**answer[1]["pagination"], "results": len(commits)}, "results": commits}, {}
+
+    lakefs.change = drop_the_oldest
+    with pytest.raises(Corrupt, match="without commit"):
+        read_names(source, store_url)
+
+
 @pytest.mark.parametrize("has_rules", [True, False])
 @pytest.mark.parametrize("what", ["metarange", "range"])
 def test_metadata_that_is_gone(
@@ -332,6 +348,28 @@ def test_a_server_that_refuses(
     with pytest.raises(error, match=f"answers {status} .*: why; .*{message}") as raised:
         client.link_seconds() if status != 404 else next(client.tags("sales"))
     assert SECRET_KEY not in str(raised.value)
+
+
+def test_a_certificate_that_is_not_trusted(sales: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    pair.renew()
+    lakefs = Lakefs(sales)
+    with serve(lakefs, *pair):
+        login = LakefsLogin(f"{lakefs.url}/api/v1", ACCESS_KEY, SECRET_KEY)
+        with pytest.raises(Invalid, match="give SSL_CERT_FILE"):
+            LakefsClient(login).repository("sales")
+        assert lakefs.requests == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
+        assert LakefsClient(login).repository("sales").storage_namespace == sales.namespace
+
+
+def test_a_key_that_others_can_read_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    LakefsClient(LakefsLogin("http://lakefs.example.com/api/v1", ACCESS_KEY, SECRET_KEY))
+    assert "access_key_sent_without_tls" in caplog.text
+    assert SECRET_KEY not in caplog.text
+    caplog.clear()
+    LakefsClient(LakefsLogin("http://localhost/api/v1", ACCESS_KEY, SECRET_KEY))
+    assert not caplog.text
 
 
 def test_a_key_that_is_wrong(lakefs: Lakefs) -> None:

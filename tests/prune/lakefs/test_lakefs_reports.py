@@ -6,6 +6,7 @@ import csv
 import json
 from io import BytesIO, StringIO
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -111,7 +112,7 @@ def test_reports_that_cannot_be_compared(
     sales: Repository,
     store_url: str,
     marked: dict[str, str],
-    change: dict[str, int],
+    change: dict[str, Any],
     error: type[RefstoreError],
     message: str,
 ) -> None:

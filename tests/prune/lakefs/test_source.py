@@ -135,25 +135,28 @@ def test_rules_of_ours_keep_more(
     assert (f"sales/{addresses['old']}" in names) == is_kept
 
 
+@pytest.mark.parametrize("has_rules", [True, False])
+@pytest.mark.parametrize("is_before", [True, False])
 def test_what_is_committed_while_names_are_read(
-    lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str
+    lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str, has_rules: bool, is_before: bool
 ) -> None:
-    """The commit lands behind the reading of its branch, and before any commit is read."""
+    """All that is staged is committed just before or behind the reading of what is uncommitted, and would be lost if
+    that came last.
+    """
     fill(sales)
-    sales.set_rules(1)
-    sales.page_names = 1
-    late = sales.upload("a/late")
+    if has_rules:
+        sales.set_rules(1)
     staged = sales.named(set())
 
     def commit_then(request: str, answer: Answer) -> Answer:
-        if request == "GET repositories/sales/branches" and not sales.named(set()) < staged:
+        if request.endswith("gc/prepare_uncommited"):
             sales.commit()
+            return (201, sales.prepare_uncommitted(""), {}) if is_before else answer
         return answer
 
     lakefs.change = commit_then
-    names = read_names(source, store_url)
-    assert late in {entry.address for entry in sales.commits[sales.branches["main"].head].entries.values()}
-    assert keys(sales, staged) <= names
+    assert staged
+    assert keys(sales, staged) <= read_names(source, store_url)
 
 
 def test_many_pages(lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str) -> None:

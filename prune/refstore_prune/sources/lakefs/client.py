@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import ssl
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from email.message import Message
@@ -78,8 +79,10 @@ class CommitRecord(msgspec.Struct, frozen=True):
     """Seconds since the epoch."""
     meta_range_id: str
     metadata: dict[str, str] = {}
-    version: int = 0
-    """From 1 on the first parent is the one that was on the branch; before that, it is the last."""
+    version: int | None = None
+    """From 1 on the first parent is the one that was on the branch; before that, it is the last. None: it is not known,
+    as old servers do not say it.
+    """
 
 
 class _PageFacts(msgspec.Struct, frozen=True):
@@ -294,6 +297,11 @@ class LakefsClient:
                 answer = self._send(method, path, query, body, seconds)
             except (OSError, http.client.HTTPException) as error:
                 reason = error.reason if isinstance(error, URLError) else error
+                if isinstance(reason, ssl.SSLCertVerificationError):
+                    raise Invalid(
+                        f"lakeFS at {self.url} has a certificate that is not trusted here ({reason.verify_message}); "
+                        "give SSL_CERT_FILE the authority's certificate"
+                    ) from None
                 what = f"does not answer ({type(reason).__name__}: {_show(str(reason))})"
             else:
                 if 200 <= answer.status < 300 or answer.status in accepted:

@@ -109,8 +109,13 @@ def keep_more(
 
 
 def _order_parents(commit: CommitRecord) -> Sequence[str]:
-    """Return the parents; the one that the branch was on before is the first."""
-    return commit.parents if commit.version >= 1 else commit.parents[::-1]
+    """Return the parents; the one that the branch was on before is the first. Raises Invalid."""
+    if commit.version is None and len(commit.parents) > 1:
+        raise Invalid(
+            f"this version of lakeFS does not say which parent of merge {commit.id} was on the branch before; leave the "
+            "rules of refstore out, or update lakeFS"
+        )
+    return commit.parents if commit.version else commit.parents[::-1]
 
 
 def _with_ids(refs: Mapping[str, str]) -> dict[str, CommitId]:

@@ -12,7 +12,6 @@ rules keep. No commit is ever taken from them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -43,8 +42,10 @@ _KIND: Final = FOLDER.rstrip("/")
 _THREADS: Final = 8
 """How many metaranges are read at once, at a store across a network."""
 NOT_SEEN: Final = (
-    "addresses that `lakectl fs stage` or an import names for the first time while the run goes on",
-    "commits that the rules let expire and that are brought back (a branch at them, a revert, a cherry-pick)",
+    "Addresses that `lakectl fs stage` names for the first time while the run goes on.",
+    "What is staged and lies outside of the repository's namespace, in that of another one that is pruned, too.",
+    "Commits that the rules let expire and that are brought back while the run goes on, by a branch, a revert or a "
+    "cherry-pick.",
 )
 
 
@@ -130,18 +131,23 @@ class LakefsSource(NameSource):
         try:
             records = list(self._client.repositories())
         except Invalid:
-            self._not_seen.append("whether other repositories lie in the store: the key may not list repositories")
+            self._not_seen.append("Whether other repositories lie in the store: the key may not list repositories.")
             return
         for record in records:
             if record.id == self._repository:
                 continue
-            with suppress(Invalid):  # a place that has another form than ours is not in this store
+            try:
                 other = Folder.from_url(record.storage_namespace)
-                below = self._place.store.find_below(other)
-                if below is not None:
-                    self._others.append(MetadataPlace(_KIND, below.rstrip("/")))
-                elif other.find_below(self._place.store) is not None:
-                    self._others.append(MetadataPlace(_KIND, f"../ ({record.id})"))
+            except Invalid:  # a place of another form than ours is not in this store
+                continue
+            below = self._place.store.find_below(other)
+            if below is not None:
+                self._others.append(MetadataPlace(_KIND, below.rstrip("/")))
+            elif other.find_below(self._place.store) is not None:
+                raise Invalid(
+                    f"{self._store.url} lies in the namespace of repository {record.id!r}, so its names cannot be read; "
+                    "prune a store that holds that namespace, with both repositories as sources"
+                )
 
     # ---- what is uncommitted
 
