@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,7 +277,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def client(lakefs: Lakefs, clock: FakeClock) -> LakefsClient:
     login = LakefsLogin(f"{lakefs.url}/api/v1", ACCESS_KEY, SECRET_KEY)
-    return LakefsClient(login, clock=clock, rng=random.Random(1))
+    return LakefsClient(login, "sales", clock=clock)
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
@@ -305,21 +304,21 @@ def test_a_server_that_stays_busy(lakefs: Lakefs, client: LakefsClient, clock: F
     lakefs.change = lambda _request, _answer: (status, {"message": "come back later"}, {})
     began = clock.monotonic_seconds()
     with pytest.raises(Unavailable, match=f"answers {status} .come back later"):
-        client.repository("sales")
+        client.repository()
     assert clock.monotonic_seconds() - began <= RETRY_SECONDS
 
 
 def test_a_server_that_is_not_there(clock: FakeClock) -> None:
-    client = LakefsClient(LakefsLogin("http://127.0.0.1:1/api/v1", ACCESS_KEY, SECRET_KEY), clock=clock)
+    client = LakefsClient(LakefsLogin("http://127.0.0.1:1/api/v1", ACCESS_KEY, SECRET_KEY), "sales", clock=clock)
     with pytest.raises(Unavailable, match="ConnectionRefusedError") as raised:
-        client.repository("sales")
+        client.repository()
     assert SECRET_KEY not in str(raised.value)
 
 
 def test_an_answer_that_breaks_off(lakefs: Lakefs, client: LakefsClient) -> None:
     lakefs.change = lambda _request, answer: (answer[0], b"{", {"Content-Length": "400"})
     with pytest.raises(Unavailable, match="IncompleteRead"):
-        client.repository("sales")
+        client.repository()
 
 
 def test_a_task_that_never_ends(lakefs: Lakefs, client: LakefsClient, sales: Repository) -> None:
@@ -328,7 +327,7 @@ def test_a_task_that_never_ends(lakefs: Lakefs, client: LakefsClient, sales: Rep
         (200, {**answer[1], "completed": False, "result": None}, {}) if request == STATUS else answer
     )
     with pytest.raises(Unavailable, match="has not said within 3600 s"):
-        client.prepare_commits("sales")
+        client.prepare_commits()
 
 
 @pytest.mark.parametrize(
@@ -346,7 +345,7 @@ def test_a_server_that_refuses(
 ) -> None:
     lakefs.change = lambda _request, _answer: (status, {"message": "why"}, {"Location": "http://127.0.0.1:1/"})
     with pytest.raises(error, match=f"answers {status} .*: why; .*{message}") as raised:
-        client.link_seconds() if status != 404 else next(client.tags("sales"))
+        client.link_seconds() if status != 404 else next(client.tags())
     assert SECRET_KEY not in str(raised.value)
 
 
@@ -357,25 +356,25 @@ def test_a_certificate_that_is_not_trusted(sales: Repository, tmp_path: Path, mo
     with serve(lakefs, *pair):
         login = LakefsLogin(f"{lakefs.url}/api/v1", ACCESS_KEY, SECRET_KEY)
         with pytest.raises(Invalid, match="give SSL_CERT_FILE"):
-            LakefsClient(login).repository("sales")
+            LakefsClient(login, "sales").repository()
         assert lakefs.requests == []
         monkeypatch.setenv("SSL_CERT_FILE", str(pair.certificate))
-        assert LakefsClient(login).repository("sales").storage_namespace == sales.namespace
+        assert LakefsClient(login, "sales").repository().storage_namespace == sales.namespace
 
 
 def test_a_key_that_others_can_read_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    LakefsClient(LakefsLogin("http://lakefs.example.com/api/v1", ACCESS_KEY, SECRET_KEY))
+    LakefsClient(LakefsLogin("http://lakefs.example.com/api/v1", ACCESS_KEY, SECRET_KEY), "sales")
     assert "access_key_sent_without_tls" in caplog.text
     assert SECRET_KEY not in caplog.text
     caplog.clear()
-    LakefsClient(LakefsLogin("http://localhost/api/v1", ACCESS_KEY, SECRET_KEY))
+    LakefsClient(LakefsLogin("http://localhost/api/v1", ACCESS_KEY, SECRET_KEY), "sales")
     assert not caplog.text
 
 
 def test_a_key_that_is_wrong(lakefs: Lakefs) -> None:
-    client = LakefsClient(LakefsLogin(f"{lakefs.url}/api/v1", ACCESS_KEY, "wrong"))
+    client = LakefsClient(LakefsLogin(f"{lakefs.url}/api/v1", ACCESS_KEY, "wrong"), "sales")
     with pytest.raises(Invalid, match="401"):
-        client.repository("sales")
+        client.repository()
 
 
 def test_a_key_that_may_not_list_repositories(

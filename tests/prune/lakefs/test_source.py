@@ -265,7 +265,7 @@ def test_where_the_namespace_lies(
 
 
 def test_another_repository(lakefs: Lakefs, store_url: str) -> None:
-    with pytest.raises(NotFound, match="no repository 'salse'"):
+    with pytest.raises(NotFound, match="repositories/salse: not found; check the name"):
         open_source("lakefs:salse", SourceOptions(endpoint=lakefs.url)).check(store_url)
 
 

@@ -120,6 +120,11 @@ class _Answer(NamedTuple):
     body: bytes
     retry_after: str
 
+    @classmethod
+    def from_response(cls, response: Any, status: int) -> _Answer:
+        body: bytes = response.read()  # raises IncompleteRead if it breaks off, which `read(n)` does not
+        return cls(status, body, response.headers.get("Retry-After") or "")
+
 
 class _RefuseRedirects(HTTPRedirectHandler):
     """Follows no redirect: the access key would go to another host."""
@@ -132,24 +137,23 @@ class _RefuseRedirects(HTTPRedirectHandler):
 
 
 class LakefsClient:
-    def __init__(self, login: LakefsLogin, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
+    """Asks a server about one of its repositories."""
+
+    def __init__(self, login: LakefsLogin, repository: str, *, clock: Clock | None = None) -> None:
         self.url = login.api_url
+        self._place = f"/repositories/{quote(repository, safe='')}"
         self._key = b64encode(f"{login.access_key_id}:{login.secret_access_key}".encode()).decode()
-        self._access_key_id = login.access_key_id
         self._clock = clock or SystemClock()
-        self._rng = rng or random.Random()  # noqa: S311  # pauses
+        self._rng = random.Random()  # noqa: S311  # pauses
         self._opener = build_opener(_RefuseRedirects())
         if login.is_readable_by_others:
             _log.warning("access_key_sent_without_tls", url=self.url, advice="use https")
 
     # ---- what is there
 
-    def repository(self, name: str) -> RepositoryFacts:
+    def repository(self) -> RepositoryFacts:
         """Raises NotFound."""
-        found = self._find(f"/repositories/{quote(name)}", RepositoryFacts)
-        if found is None:
-            raise NotFound(f"lakeFS at {self.url} has no repository {name!r}; look at `lakectl repo list`")
-        return found
+        return self._get(self._place, RepositoryFacts)
 
     def repositories(self) -> Iterator[RepositoryFacts]:
         return self._pages("/repositories", RepositoryFacts)
@@ -159,37 +163,34 @@ class LakefsClient:
         found = self._find("/config/garbage-collection", _CollectionConfig)
         return 0 if found is None else found.grace_period
 
-    def rules(self, repository: str) -> LakefsRules | None:
+    def rules(self) -> LakefsRules | None:
         """Return lakeFS's rules; None: the repository has none."""
-        return self._find(f"/repositories/{quote(repository)}/settings/gc_rules", LakefsRules)
+        return self._find(f"{self._place}/settings/gc_rules", LakefsRules)
 
-    def branches(self, repository: str) -> Iterator[NamedCommit]:
-        return self._pages(f"/repositories/{quote(repository)}/branches", NamedCommit, show_hidden="true")
+    def branches(self) -> Iterator[NamedCommit]:
+        return self._pages(f"{self._place}/branches", NamedCommit, show_hidden="true")
 
-    def branch_head(self, repository: str, branch: str) -> str | None:
+    def branch_head(self, branch: str) -> str | None:
         """Return the commit; None: the branch is gone."""
-        found = self._find(f"/repositories/{quote(repository)}/branches/{quote(branch, safe='')}", NamedCommit)
+        found = self._find(f"{self._place}/branches/{quote(branch, safe='')}", NamedCommit)
         return None if found is None else found.commit_id
 
-    def tags(self, repository: str) -> Iterator[NamedCommit]:
-        return self._pages(f"/repositories/{quote(repository)}/tags", NamedCommit)
+    def tags(self) -> Iterator[NamedCommit]:
+        return self._pages(f"{self._place}/tags", NamedCommit)
 
-    def commit(self, repository: str, commit_id: str) -> CommitRecord:
+    def commit(self, commit_id: str) -> CommitRecord:
         """Raises NotFound."""
-        found = self._find(f"/repositories/{quote(repository)}/commits/{quote(commit_id, safe='')}", CommitRecord)
-        if found is None:
-            raise NotFound(f"commit {commit_id} of {repository} is named and not there; run again")
-        return found
+        return self._get(f"{self._place}/commits/{quote(commit_id, safe='')}", CommitRecord)
 
-    def history(self, repository: str, ref: str) -> Iterator[CommitRecord]:
-        """Yield the commit and all that led to it."""
-        return self._pages(f"/repositories/{quote(repository)}/refs/{quote(ref, safe='')}/commits", CommitRecord)
+    def history(self, commit_id: str) -> Iterator[CommitRecord]:
+        """Yield the commit and all that led to it. Raises NotFound."""
+        return self._pages(f"{self._place}/refs/{quote(commit_id, safe='')}/commits", CommitRecord)
 
     # ---- what lakeFS writes down for a collector
 
-    def prepare_uncommitted(self, repository: str) -> Iterator[UncommittedPage]:
+    def prepare_uncommitted(self) -> Iterator[UncommittedPage]:
         """Let lakeFS write down what is uncommitted on every branch; yield its answers, each for a part."""
-        path = f"/repositories/{quote(repository)}/gc/prepare_uncommited"
+        path = f"{self._place}/gc/prepare_uncommited"
         token, run_id = "", ""
         seen: set[str] = set()
         while True:
@@ -206,9 +207,9 @@ class LakefsClient:
                 self._refuse(path, "it names a next page that was read before")
             seen.add(token)
 
-    def prepare_commits(self, repository: str) -> PreparedCommits:
+    def prepare_commits(self) -> PreparedCommits:
         """Let lakeFS write down which commits its rules keep. Raises Unavailable: it could not, or took too long."""
-        path = f"/repositories/{quote(repository)}/gc/prepare_commits"
+        path = f"{self._place}/gc/prepare_commits"
         started = self._request("POST", f"{path}/async", seconds=_LONG_REQUEST_SECONDS, accepted=_NO_SUCH_ROUTE)
         if started.status in _NO_SUCH_ROUTE:  # an older server
             return self._parse(self._post(path), PreparedCommits, path)
@@ -221,8 +222,8 @@ class LakefsClient:
                 self._refuse(path, f"it tells of the task {status.task_id!r}, not of {task.id!r}")
             if status.error is not None:
                 raise Unavailable(
-                    f"lakeFS could not say which commits of {repository} its rules keep: "
-                    f"{_show(status.error.message)}; look at its log, then run again"
+                    f"lakeFS could not say which commits its rules keep: {_show(status.error.message)}; look at its "
+                    "log, then run again"
                 )
             if status.completed:
                 if status.result is None:
@@ -230,8 +231,8 @@ class LakefsClient:
                 return status.result
             if self._clock.monotonic_seconds() >= end:
                 raise Unavailable(
-                    f"lakeFS has not said within {PREPARE_SECONDS_MAX:.0f} s which commits of {repository} its rules "
-                    "keep; look at its log, then run again"
+                    f"lakeFS has not said within {PREPARE_SECONDS_MAX:.0f} s which commits its rules keep; look at its "
+                    "log, then run again"
                 )
             self._clock.sleep(pause)
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
@@ -326,10 +327,10 @@ class LakefsClient:
         )
         try:
             with self._opener.open(request, timeout=seconds) as response:
-                return _read_answer(response, response.status)
+                return _Answer.from_response(response, response.status)
         except HTTPError as error:
             with error:
-                return _read_answer(error, error.code)
+                return _Answer.from_response(error, error.code)
 
     def _raise_refusal(self, method: str, path: str, answer: _Answer) -> NoReturn:
         said = f"lakeFS at {self.url} answers {answer.status} to {method} {path}: {_message_of(answer.body)}"
@@ -342,15 +343,10 @@ class LakefsClient:
         elif answer.status == 403:
             advice = "give the key's user the permission for this call"
         elif answer.status == 404:
-            raise NotFound(f"{said}; check the name of the repository, and the version of the server")
+            raise NotFound(f"{said}; check the name of the repository, then run again")
         elif 300 <= answer.status < 400:
             advice = "redirects are not followed, so give the URL to which it leads as the endpoint"
         raise Invalid(f"{said}; {advice}")
-
-
-def _read_answer(response: Any, status: int) -> _Answer:
-    body: bytes = response.read()  # raises IncompleteRead if it breaks off, which `read(n)` does not
-    return _Answer(status, body, response.headers.get("Retry-After") or "")
 
 
 def _message_of(body: bytes) -> str:

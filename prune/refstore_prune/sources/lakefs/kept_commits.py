@@ -52,14 +52,14 @@ def parse_commits(body: bytes, place: str) -> dict[str, str]:
     return kept
 
 
-def read_history(client: LakefsClient, repository: str, starts: Iterable[str]) -> dict[str, CommitRecord]:
+def read_history(client: LakefsClient, starts: Iterable[str]) -> dict[str, CommitRecord]:
     """Return these commits and all that led to them. Raises Corrupt: some commit is missing."""
     history: dict[str, CommitRecord] = {}
     for start in starts:
         wanted = {start} - history.keys()
         if not wanted:
             continue
-        for commit in client.history(repository, start):
+        for commit in client.history(start):
             wanted.discard(commit.id)
             if commit.id not in history:
                 history[commit.id] = commit
@@ -67,9 +67,7 @@ def read_history(client: LakefsClient, repository: str, starts: Iterable[str]) -
             if not wanted:
                 break
         if wanted:
-            raise Corrupt(
-                f"lakeFS lists what led to commit {start} of {repository} without commit {min(wanted)}; run again"
-            )
+            raise Corrupt(f"lakeFS lists what led to commit {start} without commit {min(wanted)}; run again")
     return history
 
 
@@ -112,8 +110,8 @@ def _order_parents(commit: CommitRecord) -> Sequence[str]:
     """Return the parents; the one that the branch was on before is the first. Raises Invalid."""
     if commit.version is None and len(commit.parents) > 1:
         raise Invalid(
-            f"this version of lakeFS does not say which parent of merge {commit.id} was on the branch before; leave the "
-            "rules of refstore out, or update lakeFS"
+            f"this version of lakeFS does not say which parent of merge {commit.id} was on the branch before; leave "
+            "the rules of refstore out, or update lakeFS"
         )
     return commit.parents if commit.version else commit.parents[::-1]
 

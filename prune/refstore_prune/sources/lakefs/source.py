@@ -44,8 +44,7 @@ _THREADS: Final = 8
 NOT_SEEN: Final = (
     "Addresses that `lakectl fs stage` names for the first time while the run goes on.",
     "What is staged and lies outside of the repository's namespace, in that of another one that is pruned, too.",
-    "Commits that the rules let expire and that are brought back while the run goes on, by a branch, a revert or a "
-    "cherry-pick.",
+    "Commits that the rules let expire and that a branch, a revert or a cherry-pick brings back while the run goes on.",
 )
 
 
@@ -59,7 +58,7 @@ def open_lakefs(repository: str, options: SourceOptions) -> LakefsSource:
     hours = options.properties.get(_LINK_HOURS, str(LINK_HOURS))
     if not hours.isdecimal() or not 1 <= int(hours) <= 10_000:
         raise Invalid(f"{_LINK_HOURS} is {hours!r}; give a number of hours, such as 48")
-    client = LakefsClient(read_login(options.endpoint))
+    client = LakefsClient(read_login(options.endpoint), repository)
     rules = kept_commits.read_extra_rules(options.rules)
     return LakefsSource(
         repository, client, rules, known_as=options.properties.get(_KNOWN_AS, ""), link_hours=int(hours)
@@ -93,7 +92,7 @@ class LakefsSource(NameSource):
 
     def check(self, store_url: str) -> None:
         """Raise Invalid if the repository does not lie in the store; NotFound, Unavailable, Corrupt as the client."""
-        record = self._client.repository(self._repository)
+        record = self._client.repository()
         self._store = open_objects(store_url, read_only=True)
         self._place = find_place(store_url, record.storage_namespace, self._known_as, self._has_objects)
         prefix = self._place.prefix
@@ -101,7 +100,7 @@ class LakefsSource(NameSource):
         self.base_url = _url_below(store_url, prefix)
         self.never_taken_folders = (f"{prefix}{FOLDER}",)
         self.min_age = max(self.min_age, timedelta(seconds=self._client.link_seconds()))
-        self._client.rules(self._repository)  # so that a missing permission is told before the store is listed
+        self._client.rules()  # so that a missing permission is told before the store is listed
         self._find_others()
 
     def metadata_elsewhere(self) -> list[MetadataPlace]:
@@ -145,15 +144,15 @@ class LakefsSource(NameSource):
                 self._others.append(MetadataPlace(_KIND, below.rstrip("/")))
             elif other.find_below(self._place.store) is not None:
                 raise Invalid(
-                    f"{self._store.url} lies in the namespace of repository {record.id!r}, so its names cannot be read; "
-                    "prune a store that holds that namespace, with both repositories as sources"
+                    f"{self._store.url} lies in the namespace of repository {record.id!r}, whose names cannot be read "
+                    "so; prune a store that holds that namespace, too, with both repositories as sources"
                 )
 
     # ---- what is uncommitted
 
     def _read_uncommitted(self) -> Iterator[NamePart]:
         files, run_id = 0, ""
-        for page in self._client.prepare_uncommitted(self._repository):
+        for page in self._client.prepare_uncommitted():
             run_id = page.run_id
             if page.gc_uncommitted_location:
                 files += 1
@@ -182,23 +181,22 @@ class LakefsSource(NameSource):
     # ---- what is committed
 
     def _read_committed(self) -> Iterator[NamePart]:
-        name = self._repository
-        heads = {branch.id: branch.commit_id for branch in self._client.branches(name)}
-        tags = {tag.id: tag.commit_id for tag in self._client.tags(name)}
-        keeps_all = self._client.rules(name) is None
+        heads = {branch.id: branch.commit_id for branch in self._client.branches()}
+        tags = {tag.id: tag.commit_id for tag in self._client.tags()}
+        keeps_all = self._client.rules() is None
         kept = {} if keeps_all else self._read_commits_of_rules(heads)
         named = {*heads.values(), *tags.values()}
         held: set[str] = set()
         if keeps_all or self._rules is not None:
             pinned = () if self._rules is None else self._rules.pins.commits
-            history = kept_commits.read_history(self._client, name, {**dict.fromkeys(named), **dict.fromkeys(pinned)})
+            history = kept_commits.read_history(self._client, {**dict.fromkeys(named), **dict.fromkeys(pinned)})
             more = history.keys()
             if not keeps_all and self._rules is not None:
                 more = kept_commits.keep_more(self._rules, history, heads, tags, self._clock.now_ms())
             kept.update((commit, history[commit].meta_range_id) for commit in more)
             held = {commit.meta_range_id for commit in history.values()} - {""}
         for commit in named - kept.keys():
-            kept[commit] = self._client.commit(name, commit).meta_range_id
+            kept[commit] = self._client.commit(commit).meta_range_id
         self._check_empty(kept)
         self._read |= {"commits": len(kept), "branches": len(heads), "tags": len(tags)}
         metaranges = set(kept.values()) - {""}
@@ -214,7 +212,7 @@ class LakefsSource(NameSource):
 
     def _read_commits_of_rules(self, heads: Mapping[str, str]) -> dict[str, str]:
         """Return the commits that lakeFS's rules keep. Raises Corrupt: the list lacks the head of a branch."""
-        prepared = self._client.prepare_commits(self._repository)
+        prepared = self._client.prepare_commits()
         key = self._find_file(prepared.gc_commits_location, f"commits/run_id={prepared.run_id}/commits.csv")
         try:
             kept = kept_commits.parse_commits(self._store.read(key), key)
@@ -222,7 +220,7 @@ class LakefsSource(NameSource):
             raise Corrupt(f"lakeFS says that it wrote {key}, and it is not there; run again") from error
         for branch, head in heads.items():
             # a head that was moved since may be gone from the list; one that is there still may not
-            if head not in kept and self._client.branch_head(self._repository, branch) == head:
+            if head not in kept and self._client.branch_head(branch) == head:
                 raise Corrupt(f"{key} lacks commit {head}, the head of branch {branch!r}; it is cut off: run again")
         self._read["commits of lakeFS's rules"] = len(kept)
         return kept
@@ -230,7 +228,7 @@ class LakefsSource(NameSource):
     def _check_empty(self, kept: Mapping[str, str]) -> None:
         """Raise Corrupt if a commit names no metarange. Only the first commit of a repository has none."""
         for commit_id in [commit for commit, metarange in kept.items() if not metarange]:
-            commit = self._client.commit(self._repository, commit_id)
+            commit = self._client.commit(commit_id)
             if commit.parents or commit.meta_range_id:
                 raise Corrupt(f"commit {commit_id} of {self._repository} is said to name nothing; run again")
 
