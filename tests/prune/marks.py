@@ -51,9 +51,7 @@ def write_mark(
                 is_due=is_due,
             )
         )
-    manifest = MarkManifest(
-        run_id=layout.run_id, store=layout.url, marked_ms=marked_ms, seed=layout.seed, names=1, units=units
-    )
+    manifest = MarkManifest(run_id=layout.run_id, store=layout.url, marked_ms=marked_ms, names=1, units=units)
     write_json(files, f"{PRUNE_ROOT}{layout.run_id}/mark.json", manifest)
     if state is not None:
         write_report(files, PruneReport(run_id=layout.run_id, store=layout.url, state=state, began_ms=marked_ms))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from refstore.errors import Conflict, Corrupt, Invalid, NotFound, RunUnderWay, StoreMisconfigured
+from refstore.errors import AlreadyExists, Conflict, Corrupt, Invalid, NotFound, RunUnderWay, StoreMisconfigured
 from refstore.objects import ObjectStore, open_objects
+from refstore.objects.base import Body, StoredObject
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
 from refstore_prune.prune_layout import PRUNE_ROOT
@@ -18,6 +20,8 @@ from refstore_prune.state import (
     LOCKS,
     RUNS_KEPT,
     TAKE_OVER_SECONDS,
+    PruneLock,
+    check_lock,
     last_mark,
     open_run,
     read_lock,
@@ -28,6 +32,7 @@ from refstore_prune.state import (
     unmark,
 )
 from tests.kit.clock import FakeClock
+from tests.kit.forwarding import ForwardingObjects
 from tests.prune.marks import BEGAN_MS, layout_of, list_objects, run_id, write_mark
 from tests.servers.s3_base import S3Server
 
@@ -36,6 +41,7 @@ import sys
 from refstore.errors import RunUnderWay
 from refstore.objects import open_objects
 from refstore_prune.state import open_run
+print("ready", flush=True)
 sys.stdin.readline()
 try:
     with open_run(open_objects(sys.argv[1]), sys.argv[2]):
@@ -88,6 +94,7 @@ def test_of_processes_that_begin_at_once_one_runs(shared: ObjectStore):
         for number in range(4)
     ]
     try:
+        assert [each.stdout.readline() if each.stdout else "" for each in runs] == ["ready\n"] * 4
         for each in runs:
             print(file=each.stdin, flush=True)
         answers = [each.stdout.readline().strip() if each.stdout else "" for each in runs]
@@ -99,6 +106,46 @@ def test_of_processes_that_begin_at_once_one_runs(shared: ObjectStore):
     assert lock is not None
     assert (lock.generation, lock.is_done) == (1, True)
     assert lock.run_id == run_id(answers.index("on"))
+
+
+class Overtaken(ForwardingObjects):
+    """Lets a rival take the lock between the look of a run and its put."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.rivals: list[AbstractContextManager[PruneLock]] = [open_run(inner, run_id(2))]
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+        if self.rivals and key.endswith(".json"):
+            self.rival = self.rivals.pop()
+            self.rival.__enter__()
+        return super().put(key, body, if_absent=if_absent)
+
+
+def test_a_run_that_is_overtaken_while_it_takes_the_lock_has_none(shared: ObjectStore):
+    overtaken = Overtaken(shared)
+    with pytest.raises(RunUnderWay, match=run_id(2)), open_run(overtaken, run_id(1), take_over=True):
+        pass
+    check_lock(shared, 1, run_id(2))
+    overtaken.rival.__exit__(None, None, None)
+
+
+class LosesReply(ForwardingObjects):
+    """Puts a lock, and says that there is one already: a retry of a driver saw its own."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> StoredObject:
+        stored = super().put(key, body, if_absent=if_absent)
+        if if_absent:
+            raise AlreadyExists("its own")
+        return stored
+
+
+def test_a_lock_whose_reply_was_lost_is_held(store: LocalObjects):
+    with open_run(LosesReply(store), run_id(1)) as lock:
+        lock.check()
 
 
 def test_a_run_that_ends_or_fails_lets_the_next_one_begin(store: LocalObjects):
