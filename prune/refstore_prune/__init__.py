@@ -131,7 +131,7 @@ def prune(
         grace=grace,
         state=None if state is None else _url_of(state),
         protect=tuple(protect),
-        consent=frozenset(consent),
+        consent=tuple(consent),
         share_max=share_max,
         dry_run=dry_run,
         take_over=take_over,

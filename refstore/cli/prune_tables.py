@@ -58,7 +58,7 @@ def emit_report(output: str, report: PruneReport) -> None:
             {
                 "size_bytes": each.size_bytes,
                 "written": format_when(each.written_ms),
-                "marked": format_when(each.marked_ms or None),
+                "marked": format_when(each.marked_ms) if each.marked_ms < report.began_ms else None,
                 "largest unnamed": each.key,
             }
             for each in report.largest[:LARGEST_SHOWN]
@@ -77,9 +77,9 @@ def emit_report(output: str, report: PruneReport) -> None:
 def _summary(report: PruneReport) -> dict[str, object]:
     names = report.names
     row: dict[str, object] = {"store": redact_text(report.store), "run": report.run_id, "state": report.state}
-    for source in report.sources:
+    for number, source in enumerate(report.sources, 1):
         read = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in source.read.items() if count)
-        row[f"read {source.source}"] = f"{read}, as of {format_when(source.as_of_ms or source.began_ms)}"
+        row["source" if number == 1 else f"source {number}"] = f"{source.source}: {read}"
     row["names"] = f"{names.names:,} in the store, {names.outside:,} outside; {names.found:,} objects are named"
     if names.found_by_other_spelling:
         row["by other spelling"] = f"{names.found_by_other_spelling:,} of these objects"
