@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import msgspec
 
 from refstore.core.arrow_arrays import make_scalar
-from refstore.core.clock import format_utc
 from refstore.errors import Invalid, ObjectNotFound
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.object_keys import check_key
@@ -41,8 +40,6 @@ class KeyHistory(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     is_stored: bool
     """Whether the store has it now."""
-    text: str
-    """The same in words."""
     events: list[KeyEvent] = []
     """In the order of the runs; a run that found what the one before had found has none."""
 
@@ -63,7 +60,7 @@ def read_history(files: ObjectStore, store_url: str, key: str) -> KeyHistory:
         for event in _find_events(files, run.run_id, key):
             if event.found != UNNAMED or not events or events[-1].marked_ms != event.marked_ms:
                 events.append(event)
-    return KeyHistory(key=key, is_stored=is_stored, text=_describe(key, events, is_stored=is_stored), events=events)
+    return KeyHistory(key=key, is_stored=is_stored, events=events)
 
 
 def _find_events(files: ObjectStore, run_id: str, key: str) -> Iterator[KeyEvent]:
@@ -100,16 +97,3 @@ def _event(manifest: MarkManifest, row: Mapping[str, Any], found: str) -> KeyEve
         size_bytes=row["size_bytes"],
         why=row.get("why") or "",
     )
-
-
-def _describe(key: str, events: list[KeyEvent], *, is_stored: bool) -> str:
-    now = "is in the store" if is_stored else "is not in the store"
-    if not events:
-        return (
-            f"{key} {now}, and no run that is kept found it unnamed: it was named, too young, protected, or not there "
-            "yet"
-        )
-    last = events[-1]
-    what = f"found it unnamed since {format_utc(last.marked_ms)}" if last.found == UNNAMED else f"had it {last.found}"
-    why = f" ({last.why})" if last.why else ""
-    return f"{key} {now}; run {last.run_id} of {format_utc(last.at_ms)} {what}{why}"

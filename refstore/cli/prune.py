@@ -12,7 +12,7 @@ from refstore.cli.common import emit, invocation_of, settings_of
 from refstore.cli.files import read_document
 from refstore.cli.gc_job import EngineRequest, show_progress
 from refstore.cli.parameters import LAST, Conf, DryRun, EngineOption, Master
-from refstore.cli.prune_tables import emit_report, history_rows, run_row
+from refstore.cli.prune_tables import emit_history, emit_report, run_row
 from refstore.cli.rows import seconds_of
 from refstore.errors import InvalidSettings
 
@@ -208,9 +208,7 @@ def why(
     settings_of(ctx)
     history = refstore_prune.why(store, key, state=state)
     if invocation_of(ctx).output == "table":
-        typer.echo(history.text)
-        if history.events:
-            emit(ctx, history_rows(history))
+        emit_history(history)
     else:
         emit(ctx, history)
 

@@ -146,9 +146,11 @@ def run_row(report: PruneReport) -> dict[str, object]:
     }
 
 
-def history_rows(history: KeyHistory) -> Iterator[dict[str, object]]:
-    for each in history.events:
-        yield {
+def emit_history(history: KeyHistory) -> None:
+    """Print for people what runs found and did with a key."""
+    typer.echo(f"{history.key} is {'' if history.is_stored else 'not '}in the store.")
+    rows = (
+        {
             "run": each.run_id,
             "at": format_when(each.at_ms),
             "found": each.found,
@@ -156,3 +158,6 @@ def history_rows(history: KeyHistory) -> Iterator[dict[str, object]]:
             "size_bytes": each.size_bytes,
             "detail": each.why or None,
         }
+        for each in history.events
+    )
+    print_rows(rows, empty="No run that is kept found it unnamed: it was named, too young, protected, or not there.")

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from refstore.errors import Corrupt, Invalid, NotFound, RefstoreError, StoreMisconfigured, Unavailable
 from refstore.objects import open_objects
+from refstore_gc.untyped_arrow import pa, pq
 from refstore_prune.sources import open_source
 from refstore_prune.sources.base import BATCH_NAMES, NameSource, SourceOptions
 from tests.servers.s3_servers import S3Server

@@ -270,7 +270,7 @@ def _is_text(kind: Any) -> bool:
 def _read_text(file: BinaryIO, name: str, column: str, delimiter: str = "") -> Iterator[NameBatch]:
     """Read a text: CSV if its suffix says the delimiter, or a column is named; else one name a line."""
     number = 0
-    table = _Table(name, column, delimiter or ",") if column or delimiter else None
+    table = _CsvColumn(name, column, delimiter or ",") if column or delimiter else None
     for lines in _read_lines(file, name):
         names = _take_lines(lines, name, number) if table is None else table.take(lines, number)
         number += len(lines)
@@ -314,7 +314,7 @@ def _take_lines(lines: list[str], name: str, before: int) -> list[str]:
     return [line for line in lines if line]
 
 
-class _Table:
+class _CsvColumn:
     """The column of a CSV text that has the names. Each row must have one line, and as many fields as the first one: a
     quote that is not closed would hide names.
     """
