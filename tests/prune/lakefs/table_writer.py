@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import google_crc32c
 import pyarrow as pa
+from awscrt.checksums import crc32c
 
 MAGIC = bytes.fromhex("f7cff485b741e288")
 SET = b"\x01" + bytes(7)
@@ -88,7 +88,7 @@ def seal_block(content: bytes, *, snappy: bool = False, kind: int | None = None)
         if len(packed) < len(content) - len(content) // 8:
             stored, true_kind = packed, 1
     stored += bytes([true_kind if kind is None else kind])
-    crc = google_crc32c.value(stored)
+    crc = crc32c(stored)
     return stored + (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 

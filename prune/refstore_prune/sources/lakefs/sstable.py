@@ -52,7 +52,8 @@ _SUFFIX_BYTES: Final = 8
 _SET: Final = 1
 _ENTRY_KINDS: Final[Mapping[int, str]] = {0: "a deletion", 2: "a merge", 7: "a single deletion", 15: "a range deletion"}
 _PROPERTIES: Final = b"rocksdb.properties"
-_KNOWN_BLOCKS: Final = (_PROPERTIES, b"rocksdb.range_del", b"filter.", b"fullfilter.", b"partitionedfilter.")
+_RANGE_DELETIONS: Final = b"rocksdb.range_del"
+_FILTERS: Final = (b"filter.", b"fullfilter.", b"partitionedfilter.")
 _INDEX_TYPE: Final = b"rocksdb.block.based.table.index.type"
 _TWO_LEVELS: Final = b"\2\0\0\0"
 _SUPPORTED: Final[Mapping[bytes, tuple[bytes, ...]]] = {
@@ -127,13 +128,13 @@ class Table:
         self._file = file
         with name_errors(file.name):
             metaindex, self._index = _read_footer(file)
-            places = _read_pairs(file, metaindex)
+            places = dict(_read_entries(file, [metaindex]))
             for place in places:
-                if not place.startswith(_KNOWN_BLOCKS):
+                if place not in (_PROPERTIES, _RANGE_DELETIONS) and not place.startswith(_FILTERS):
                     raise unknown_form(f"it has a block {place!r}")
             if _PROPERTIES not in places:
                 raise damage("it has no properties")
-            self.properties = _read_pairs(file, _parse_handle(places[_PROPERTIES]))
+            self.properties = dict(_read_entries(file, [_parse_handle((_PROPERTIES, places[_PROPERTIES]))]))
             for key, supported in _SUPPORTED.items():
                 if self.properties.get(key) not in supported:
                     raise unknown_form(f"its property {key.decode()!r} is {self.properties.get(key)!r}")
@@ -159,12 +160,10 @@ class Table:
                 raise damage(f"it has {count} entries, and should have {self.entry_count}")
 
     def _data_handles(self) -> Iterator[Handle]:
-        handles = map(_parse_handle, _read_pairs(self._file, self._index).values())
+        handles = map(_parse_handle, _read_entries(self._file, [self._index]))
         if self.properties[_INDEX_TYPE] != _TWO_LEVELS:
-            yield from handles
-        else:
-            for contents in _read_blocks(self._file, handles):
-                yield from map(_parse_handle, parse_entries(contents).values)
+            return handles
+        return map(_parse_handle, _read_entries(self._file, handles))
 
 
 def read_table(file: TableFile, kind: bytes) -> Iterator[Entries]:
@@ -255,19 +254,17 @@ def _read_footer(file: TableFile) -> tuple[Handle, Handle]:
     return (meta_offset, meta_size), (index_offset, read_varint(footer[:41], at)[0])
 
 
-def _parse_handle(value: bytes) -> Handle:
-    offset, at = read_varint(value, 0)
-    size, at = read_varint(value, at)
-    if at != len(value):
+def _parse_handle(entry: tuple[bytes, bytes]) -> Handle:
+    offset, at = read_varint(entry[1], 0)
+    size, at = read_varint(entry[1], at)
+    if at != len(entry[1]):
         raise unknown_form("its index says more of a block than where it lies")
     return offset, size
 
 
-def _read_pairs(file: TableFile, handle: Handle) -> dict[bytes, bytes]:
-    """Return the entries of one block."""
-    (contents,) = _read_blocks(file, [handle])
-    entries = parse_entries(contents)
-    return dict(zip(*entries, strict=True))
+def _read_entries(file: TableFile, handles: Iterable[Handle]) -> Iterator[tuple[bytes, bytes]]:
+    for contents in _read_blocks(file, handles):
+        yield from zip(*parse_entries(contents), strict=True)
 
 
 def _read_blocks(file: TableFile, handles: Iterable[Handle]) -> Iterator[list[bytes]]:
