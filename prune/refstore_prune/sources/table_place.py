@@ -1,12 +1,19 @@
-"""Compares where tables lie, whatever the spelling of their URLs."""
+"""What sources of tables have in common: batches of names, and where a table lies, whatever the spelling of its URL."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator
 
+import pyarrow as pa
+
+from refstore.core.batches import split_batches
 from refstore.objects.store_urls import parse_store_url
+from refstore_prune.sources.base import BATCH_NAMES, NameBatch
 
-_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
+
+def batch_names(names: Iterable[str]) -> Iterator[NameBatch]:
+    for batch in split_batches(names, BATCH_NAMES):
+        yield pa.array(batch, pa.string())
 
 
 def place_of(url: str) -> str:
@@ -14,7 +21,7 @@ def place_of(url: str) -> str:
     scheme, colon, path = url.partition(":")
     if not colon or url.startswith("/"):
         scheme, path = "file", url
-    return "/".join((f"{_SCHEMES.get(scheme, scheme)}:", *filter(None, path.split("/"))))
+    return "/".join(("s3:" if scheme in ("s3a", "s3n") else f"{scheme}:", *filter(None, path.split("/"))))
 
 
 def place_in_store(store_url: str, folder: str) -> str:
