@@ -16,6 +16,7 @@ in which it acts, from the line `Rule N: ...` on; `scripts/protocol_page.py` wri
     losses.py      a KV, or a shard of it, that loses writes: positions, witnesses, settling
     manifest.py    what the object store knows of commits, names and witnessed entries
     calls.py       calls as data
+    pruning.py     a store that refstore does not own, its writers, and a run that prunes it
     invariants.py  what must hold in every state, and at the end
     explorer.py    every interleaving, crash and lost reply
     scenarios.txt  the scenarios, as plain data: start, the calls of each process, who may crash, who may lose replies

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from . import invariants
 from .calls import Do, run
+from .pruning import unpruned
 from .scenarios import Scenario
 from .store import DELETED, LOST, MUTATING, Op, Store, number
 
@@ -123,6 +124,7 @@ def explore(
     so.
     """
     began = time.perf_counter()
+    strict = strict and not scenario.prunes
 
     def make(me: str) -> Any:
         return kind(me, zero_grace=scenario.zero_grace, shards=scenario.shards)
@@ -138,7 +140,7 @@ def explore(
     may_lose = [scenario.lossy.count(label) or late for label, late in zip(labels, may_be_late, strict=True)]
     start = store = scenario.start(kind)
     constants = Constants(scenario, start)
-    is_timed = ("~clock",) in start.kv
+    is_timed = ("~clock",) in start.kv and not scenario.prunes
     checked: dict[int, str | None] = {}
     unchecked = object()
     indexes = range(len(labels))
@@ -148,10 +150,15 @@ def explore(
 
     def check_end(store: Store, nodes: tuple[Node, ...]) -> str | None:
         if store.fingerprint not in settled:
-            after = settle(store, make, scenario.expired, collects=collects)
-            why = invariants.safe(after) or invariants.marked_wrongly(after, scenario.expired)
+            after = settle(store, make, scenario.expired, collects=collects and not scenario.prunes)
+            if scenario.prunes:
+                after = run(after, make("settle."), ("gc",))
+            why = invariants.safe(after)
+            if why is None and not scenario.prunes:
+                why = invariants.marked_wrongly(after, scenario.expired)
             if why is None and not scenario.safety_only:
-                why = invariants.leaked(after, scenario.leaves) or (invariants.littered(after) if strict else None)
+                leak = unpruned(after) if scenario.prunes else invariants.leaked(after, scenario.leaves)
+                why = leak or (invariants.littered(after) if strict else None)
             settled[store.fingerprint] = after, why and f"{why} (after settling)"
         after, why = settled[store.fingerprint]
         if why is None and strict:
@@ -278,8 +285,10 @@ class Constants:
             self._keys.add(("u",))
         if not names & {"create_tag", "delete_tag"}:
             self._kinds |= {"tag"}
-        if "tick" not in names:
+        if not names & {"tick", "bring_back_when_idle"}:
             self._kinds |= {"~clock"}
+        if "prune" in names and "expire" not in names:
+            self._kinds |= {"x"}
 
         self._none = bool(names & LOSING)
 
@@ -292,7 +301,7 @@ class Constants:
 
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert", "finish_transaction"))
 COLLECTING = frozenset((
-    "gc", "gc_again", "gc_given_up", "mark", "mark_again", "sweep", "sweep_all", "unmark", "unmark_run"
+    "gc", "gc_again", "gc_given_up", "mark", "mark_again", "prune", "sweep", "sweep_all", "unmark", "unmark_run"
 ))  # fmt: skip
 LOSING = frozenset(("lose", "put_back", "switch"))
 UPLOADING_IN_PARTS = frozenset((

@@ -105,6 +105,7 @@ def named(store: Store) -> set[str]:
 def there_is(store: Store) -> set[str]:
     """Identities whose content is there, where the KV or, if the KV lost that, the object store says."""
     found = set(store.blobs | store.kv.get(("~excused",), frozenset()))
+    found |= {key[1] for key in store.kv if key[0] == "o"}
     moved = {key[1]: value.current for key, value in store.kv.items() if key[0] == "loc"}
     told = {key[1]: value.current for key, value in store.kv.items() if key[0] == "~l"}
     for identity in {*moved, *told}:

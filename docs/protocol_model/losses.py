@@ -9,6 +9,7 @@ from .incremental import Incremental
 from .locations import Locations, addresses
 from .manifest import Manifest
 from .offline import STANDING, SWEEPING, SWEPT, Mark, Offline, Proto
+from .pruning import Pruning
 from .scenarios import Scenario
 from .store import (
     DEAD,
@@ -483,10 +484,12 @@ class PurgingWithLosses(Locations, Losses):
         return (yield from self.fence(self.me, identities[0]))
 
 
-def protocol_of(scenario: Scenario) -> type[Offline]:
+def protocol_of(scenario: Scenario) -> type[Offline | Pruning]:
     """The protocol with rules 21 and 22 only where something may be lost, or is purged, and with incremental runs where
     there are some: elsewhere they would add steps that show nothing.
     """
+    if scenario.prunes:
+        return Pruning
     if scenario.goes_on:
         return Incremental
     if scenario.purges:

@@ -120,6 +120,20 @@ from .mutants_offline import (
     HeadsUnchecked,
     TagsLookOnce,
 )
+from .mutants_pruning import (
+    CountsFromTheBegin,
+    DeletesByAnOldReading,
+    DeletesByOldNames,
+    DeletesUnseen,
+    IgnoresTheLock,
+    LooksThenDeletes,
+    MarksAndDeletes,
+    MarksByKey,
+    ReadsCommitsFirst,
+    ReadsNamesFirst,
+    ReadsTheDifference,
+    TakesWhatIsYoung,
+)
 from .mutants_staging import (
     AnswersByTheRecord,
     AnswersTooSoon,
@@ -181,6 +195,7 @@ from .mutants_staging import (
 from .mutants_times import HasItsOwnGrace, LeavesTheSkewOut, ReleasesAtOnce
 from .mutants_transactions import EndsAtOnce, EndsWhatWasRenewed, MergesUnrenewed
 from .offline import Offline, Proto
+from .pruning import Pruning
 from .scenarios import Scenario
 from .staging import Source
 from .store import Steps
@@ -206,7 +221,7 @@ class SeedProto(Proto):
 
 
 class Mutant(NamedTuple):
-    kind: type[Offline]
+    kind: type[Offline | Pruning]
     scenario: str
     """A scenario that catches it."""
     verdict: str
@@ -408,4 +423,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(TakesLostLocationsForDeleted, "loss of locations: purge; end of backups | gc", HOLDS),
     Mutant(ComparesNumbersAlone, "loss of locations: purge of other rows; end of backups; gc", HOLDS),
     Mutant(NoLocationsInTheManifest, "loss of locations: purge; end of backups | gc", "UNSAFE"),
+    Mutant(ReadsNamesFirst, "prune twice | upload; commit; rename the branch much later", "UNSAFE"),
+    Mutant(ReadsCommitsFirst, "second prune | commit of what was staged again", "UNSAFE"),
+    Mutant(TakesWhatIsYoung, "prune twice | upload; commit; rename the branch much later", "UNSAFE"),
+    Mutant(MarksAndDeletes, "prune twice | end of a long upload in parts; commit", "UNSAFE"),
+    Mutant(DeletesByOldNames, "prune | branch at an expired commit | commit to it", "UNSAFE"),
+    Mutant(CountsFromTheBegin, "prune twice | end of a long upload in parts; commit", "UNSAFE"),
+    Mutant(MarksByKey, "second prune | rename the branch of what was overwritten", "UNSAFE"),
+    Mutant(DeletesUnseen, "second prune | overwrite of what is due", "UNSAFE"),
+    Mutant(LooksThenDeletes, "second prune | overwrite of what is due", "UNSAFE"),
+    Mutant(ReadsTheDifference, "second prune | commit of another object with the same content", "UNSAFE"),
+    Mutant(IgnoresTheLock, "second prune | unmark; pick an expired commit | third prune", "UNSAFE"),
+    Mutant(DeletesByAnOldReading, "second prune | branch at an expired commit once no run can delete", "UNSAFE"),
 )

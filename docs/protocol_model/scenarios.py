@@ -4,7 +4,7 @@
         from STORE[, then CALL; CALL]
         LABEL: CALL; CALL | LABEL: CALL
         crash LABELS, lossy LABELS, late LABELS, keeps LABELS, somewhere LABELS, zero grace, expired COMMIT+COMMIT,
-        leaves ADDRESS+ADDRESS, safety only
+        leaves ADDRESS+ADDRESS, verdict WORD, safety only
 
 A process is a label and the calls it makes, one after the other; a call is the name of a flow and its arguments,
 `path=address` or `branch,path,path` where an argument has parts. The last line is left out where there is nothing to
@@ -54,8 +54,15 @@ class Scenario:
     """Whether content may lie elsewhere than its identity says."""
     goes_on: bool = False
     """Whether a run of the gc goes on from the run before it."""
+    verdict: str = ""
+    """What is violated, of a scenario that shows what is not promised."""
     safety_only: bool = False
     """Leaks are not looked for: the scenario makes what only the offline job can know."""
+
+    @property
+    def prunes(self) -> bool:
+        """Whether the store is one that refstore does not own, which is pruned."""
+        return any(call[0] == "prune" for calls in self.procs.values() for call in calls)
 
     @property
     def loses(self) -> bool:
@@ -64,7 +71,12 @@ class Scenario:
 
 
 def every() -> list[Scenario]:
-    return parse(FILE.read_text())
+    return [scenario for scenario in parse(FILE.read_text()) if not scenario.verdict]
+
+
+def unsafe() -> list[Scenario]:
+    """What is not promised: each is violated as it says."""
+    return [scenario for scenario in parse(FILE.read_text()) if scenario.verdict]
 
 
 def parse(text: str) -> list[Scenario]:
@@ -106,6 +118,7 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
         shards=shards,
         purges="purge " in f"{origin} {procs}" or "purge_all " in f"{origin} {procs}",
         goes_on="gc_again" in f"{origin} {procs}",
+        verdict=chosen.get("verdict", ""),
         safety_only="safety" in chosen,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .calls import run
+from .pruning import Object
 from .store import (
     EMPTY,
     ENDING,
@@ -136,7 +137,18 @@ def uploading(*numbers: str) -> Store:
     return world().having(records.items(), [pending("M1"), *parts.values()])
 
 
+def lake() -> Store:
+    """A store of others: main and feat at c1 {q: P1}, upon c0 {p: P0}, which has expired. The clock shows 2."""
+    kv: dict[Any, Any] = {("~clock",): 2, ("x", "c0"): True}
+    add_commit(kv, "c0", (), {"p": "P0"})
+    add_commit(kv, "c1", ("c0",), {"q": "P1"})
+    for branch in ("main", "feat"):
+        kv[("b", branch)] = Branch("c1", f"{branch}:0", (), (), f"{branch}:0")
+    return Store(kv | {("o", address): Object("", 0) for address in ("P0", "P1")}, frozenset())
+
+
 STORES: dict[str, Store] = {
+    "lake": lake(),
     "empty": world(),
     "staged": world(("main", "p", "P0")),
     "staged-feat": world(("feat", "q", "P0")),

@@ -18,7 +18,10 @@ join P parts numbers -> whether P is there: made of its parts, if they are all t
 ("tag", name)      Tag
 ("on",)           content may lie elsewhere than its identity says
 ("loc", identity) Location: where its content lies
-("~clock",)       what the clocks show, in the scenarios of times: ENDING, then OVER
+("~clock",)       what the clocks show, in the scenarios of times: ENDING, then OVER; in those of pruning a number
+In a store that refstore does not own (pruning.py), which has no "t", "r", "d" and "x" means expired:
+("o", key)        an object        ("link", address) until when it may be named   ("began", address) upload in parts
+("lock",)         the pruning run  ("marks", run)    what it found unnamed
 ("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
 ("~joined", address)  the numbers of the parts that its blob was made of; an entry's ETag says it
 

@@ -39,6 +39,11 @@ def test_a_dropped_rule_is_noticed(mutant: mutants.Mutant) -> None:
     assert found.whole
 
 
+@pytest.mark.parametrize("scenario", scenarios.unsafe(), ids=lambda scenario: scenario.name)
+def test_what_is_not_promised_is_shown(scenario: scenarios.Scenario) -> None:
+    assert explore(scenario, protocol_of(scenario)).verdict.startswith(scenario.verdict)
+
+
 def test_the_seeds_protocol_loses_data_and_leaks() -> None:
     first = [scenario for scenario in EVERY if scenario.group == scenarios.FIRST]
     assert len(first) == 28
@@ -59,4 +64,5 @@ def test_small_scenarios_are_visited_whole() -> None:
 
 def test_names_are_unique() -> None:
     assert len(BY_NAME) == len(EVERY)
+    assert not BY_NAME.keys() & {scenario.name for scenario in scenarios.unsafe()}
     assert {mutant.scenario for mutant in mutants.MUTANTS} <= BY_NAME.keys()
