@@ -43,6 +43,7 @@ from refstore.errors import (
     MissingExtra,
     NotFound,
     ObjectsRefused,
+    PruneStopped,
     RefstoreError,
     StoreMisconfigured,
     Unavailable,
@@ -109,6 +110,8 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
             body["paths"] = error.paths
         if isinstance(error, ConsentNeeded):
             body["remove"] = error.names
+        if isinstance(error, PruneStopped):
+            body["consent"] = error.words
         print(json_.dumps(body), file=sys.stderr)
     else:
         print(f"refstore: {message}", file=sys.stderr)

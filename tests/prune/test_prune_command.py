@@ -93,7 +93,8 @@ def test_a_run_that_looks_wrong_stops_and_asks(refstore: Command, store: Path, n
     assert stopped.code == 4
     assert "few-found" in stopped.err
     assert not list((store / "_refstore").rglob("mark.json"))
-    assert refstore(*run, "--json").error["code"] == "prune_stopped"
+    error = refstore(*run, "--json").error
+    assert (error["code"], error["consent"]) == ("prune_stopped", ["few-found"])
     refstore.ok(*run, "--consent", "few-found")
     write_list(names, [])
     assert refstore(*run, "--consent", "few-found").code in (2, 4)

@@ -27,7 +27,7 @@ _TAKEN: Final[dict[str, Set[str]]] = {
     "exec": {"column"},
     "lakefs": {"endpoint", "rules", "properties"},
     "iceberg": {"properties"},
-    "delta": {"properties"},
+    "delta": set(),
 }
 """Which options each kind takes; one of another package gets all."""
 
