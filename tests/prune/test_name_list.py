@@ -124,7 +124,7 @@ def test_a_list_says_of_which_time_it_is(tmp_path: Path) -> None:
     before_ms = time.time_ns() // 1_000_000
     assert read(source) == ["b", "a"]
     facts = source.facts()
-    assert source.as_of_ms == 1_000_000_000_000
+    assert facts.as_of_ms == 1_000_000_000_000
     assert facts.began_ms >= before_ms
     assert any("2001-09-09" in each for each in facts.not_seen)
 

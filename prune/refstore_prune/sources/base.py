@@ -42,6 +42,10 @@ class SourceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The source as the caller named it; without secrets."""
     began_ms: int
     """When the reading began."""
+    as_of_ms: int = 0
+    """What was named at this time is among the names; 0: when the reading began. Of a file: when it was written. An age
+    and a grace period are counted up to it: nothing goes by names that are older than its mark.
+    """
     read: dict[str, int] = {}
     """What was read, such as {'commits': 12, 'ranges': 340}."""
     not_seen: list[str] = []
@@ -70,10 +74,6 @@ class NameSource(ABC):
     """
     min_age: timedelta = timedelta(days=7)
     """How long after it is written something may be named for the first time. What is younger stays."""
-    as_of_ms: int = 0
-    """When the names were as `parts` gave them, once it has ended; 0: when it was called. Of a file: when it was
-    written. Ages and grace periods are counted up to then: nothing goes by names that are older than its mark.
-    """
     never_taken: tuple[str, ...] = ()
     """Patterns of the last segment of keys that stay although nothing names them, such as `_SUCCESS`."""
     never_taken_folders: tuple[str, ...] = ()

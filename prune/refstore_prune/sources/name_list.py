@@ -1,7 +1,7 @@
 """Names from lists: files of text, CSV or Parquet, in a folder or an object store, and what a command prints.
 
 Whatever may be cut off, or may be read otherwise than it was meant, is an error. A list has the names of the time at
-which its file was written, so it says that time (`as_of_ms`).
+which its file was written, so it says that time (`SourceFacts.as_of_ms`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class NameList(NameSource):
         self._place = place
         self._column = column
         self._read: dict[str, int] = {}
-        self._began_ms = 0
+        self._began_ms = self._as_of_ms = 0
 
     def check(self, store_url: str) -> None:
         """Find the files, and read the beginnings of those on this machine. Raises Invalid for a list that lies in the
@@ -96,7 +96,7 @@ class NameList(NameSource):
                         next(_read_file(file, each.url, self._column), None)
 
     def parts(self) -> Iterator[NameBatch]:
-        self._began_ms = self.as_of_ms = SystemClock().now_ms()
+        self._began_ms = self._as_of_ms = SystemClock().now_ms()
         with _find_files(self._place) as (found, left_out):
             self._read = {"files": len(found), "files_left_out": left_out, "names": 0}
             for each in found:
@@ -104,14 +104,15 @@ class NameList(NameSource):
                     for batch in _read_file(file, each.url, self._column):
                         self._read["names"] += len(batch)
                         yield batch
-                    self.as_of_ms = min(self.as_of_ms, written_ms)
+                    self._as_of_ms = min(self._as_of_ms, written_ms)
 
     def facts(self) -> SourceFacts:
         return SourceFacts(
             source=self.text,
             began_ms=self._began_ms,
+            as_of_ms=self._as_of_ms,
             read=self._read,
-            not_seen=[f"{self.text}: what was named after {format_utc(self.as_of_ms)}, when it was written"],
+            not_seen=[f"{self.text}: what was named after {format_utc(self._as_of_ms)}, when it was written"],
         )
 
 
@@ -124,7 +125,7 @@ class CommandNames(NameSource):
         self.text = f"exec:{arguments[0]}"  # the arguments may have a password
         self._arguments = arguments
         self._column = column
-        self._names = self._began_ms = 0
+        self._names = self._began_ms = self._as_of_ms = 0
 
     def check(self, store_url: str) -> None:
         del store_url
