@@ -78,9 +78,9 @@ def _summary(report: PruneReport) -> dict[str, object]:
     names = report.names
     row: dict[str, object] = {"store": redact_text(report.store), "run": report.run_id, "state": report.state}
     for number, source in enumerate(report.sources, 1):
-        read = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in source.read.items() if count)
+        read = ", ".join(f"{what.replace('_', ' ')} {count:,}" for what, count in source.read.items() if count)
         row["source" if number == 1 else f"source {number}"] = f"{source.source}: {read}"
-    row["names"] = f"{names.names:,} in the store, {names.outside:,} outside; {names.found:,} objects are named"
+    row["names"] = f"{names.names:,} in the store, {names.outside:,} outside; they keep {names.found:,} objects"
     if names.found_by_other_spelling:
         row["by other spelling"] = f"{names.found_by_other_spelling:,} of these objects"
     if names.examples_not_found:
@@ -95,8 +95,8 @@ def _count_rows(report: PruneReport) -> Iterator[dict[str, object]]:
     for verdict, words in _VERDICTS.items():
         if verdict in report.verdicts and (report.verdicts[verdict].objects or verdict in ("named", "unnamed")):
             yield {"": f"  {words}", **_columns(report.verdicts[verdict])}
-    yield {"": "    would be marked now" if would else "    marked now", **_columns(report.newly_marked)}
     yield {"": "    waits for its grace period", **_columns(report.waiting)}
+    yield {"": "      would be marked now" if would else "      marked now", **_columns(report.newly_marked)}
     yield {"": "    would be deleted now" if would else "    due", **_columns(report.due)}
     for outcome, count in report.outcomes.items():
         yield {"": f"      {outcome}", **_columns(count)}

@@ -65,12 +65,12 @@ def test_what_people_read(refstore: Command, store: Path, names: Path) -> None:
     write_list(names, [*NAMED, "img/lost.jpg"])
     ran = refstore.ok("prune", "run", store, "--names", f"list:{names}", "--dry-run")
     for line in (
-        r"source +list:\S+: 1 files, 9 names",
+        r"source +list:\S+: files 1, names 9",
         r"list:\S+: what was named after 20\S+Z, when it was written",
         r"listed +12 +\d+ B",
         r"  too young to say +1 ",
         r"  unnamed +3 ",
-        r"    would be marked now +3 ",
+        r"      would be marked now +3 ",
         r"    would be deleted now +0 ",
         r"img/ +\d+ +\d+ B +1 +11 B",
         r"30 d ago +tmp/upload",
