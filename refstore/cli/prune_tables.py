@@ -149,7 +149,7 @@ def run_row(report: PruneReport) -> dict[str, object]:
 def emit_history(history: KeyHistory) -> None:
     """Print for people what runs found and did with a key."""
     typer.echo(f"{history.key} is {'' if history.is_stored else 'not '}in the store.")
-    rows = (
+    rows: Iterable[Row] = (
         {
             "run": each.run_id,
             "at": format_when(each.at_ms),
