@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from refstore_gc.engines.choice import Engines
 from refstore_gc.run_summary import ObjectCount
 from refstore_prune import compare, list_store
 from refstore_prune.prune_report import PruneReport
+from refstore_prune.sources.base import NamePart
 from refstore_prune.state import last_mark, read_report
 from tests.prune.folders import make_store, stored_keys
 from tests.prune.given_names import GivenNames, count_of, prune
@@ -175,12 +176,24 @@ def test_names_of_long_ago_take_nothing_that_is_younger(folder: Path, url: str, 
     assert prune(url, NAMED, engines).due.objects == len(STRAY)
 
 
+def test_what_appears_while_names_are_read_was_not_listed(folder: Path, url: str, engines: Engines) -> None:
+    class Late(GivenNames):
+        def parts(self) -> Iterator[NamePart]:
+            make_store(folder, ["late"])
+            yield from super().parts()
+
+    found = prune(url, Late(NAMED), engines)
+    assert count_of(found, "unnamed") == len(STRAY)
+    assert prune(url, NAMED, engines).due.objects == len(STRAY)
+    assert stored_keys(folder) == {*NAMED, "late"}
+
+
 def test_what_is_protected_or_never_taken_stays(folder: Path, url: str, engines: Engines) -> None:
     make_store(folder, ["a/_SUCCESS", "_SUCCESS", "keep/x", "log/[1]/x", "log/1/x"])
     source = GivenNames(NAMED)
     source.never_taken, source.never_taken_folders = ("_SUCCESS",), ("log/[1]/",)
-    for _ in range(2):
-        found = prune(url, source, engines, protect=["keep/*"])
+    prune(url, source, engines, protect=["keep/*"])
+    found = prune(url, source, engines, protect=["keep/*"])
     assert (count_of(found, "protected"), count_of(found, "never taken")) == (1, 3)
     assert stored_keys(folder) == {*NAMED, "a/_SUCCESS", "_SUCCESS", "keep/x", "log/[1]/x"}
 
@@ -219,8 +232,8 @@ def test_on_s3_with_the_state_elsewhere(
 
 
 def test_the_state_may_lie_below_the_store(folder: Path, url: str, engines: Engines) -> None:
-    for _ in range(2):
-        report = prune(url, NAMED, engines, state=f"{url}/ops/state")
+    prune(url, NAMED, engines, state=f"{url}/ops/state")
+    report = prune(url, NAMED, engines, state=f"{url}/ops/state")
     assert report.outcomes == {"deleted": ObjectCount(len(STRAY), sum(map(len, STRAY)))}
     assert (folder / "ops/state/_refstore/prune").is_dir()
     assert not (folder / "_refstore").exists()
@@ -326,7 +339,7 @@ def test_an_age_below_that_of_a_source_stops_the_run(url: str, engines: Engines)
 
 def test_a_source_that_breaks_off_stops_the_run(url: str, engines: Engines, marked: PruneReport) -> None:
     class Broken(GivenNames):
-        def parts(self):  # type: ignore[no-untyped-def]
+        def parts(self) -> Iterator[NamePart]:
             yield from super().parts()
             raise Corrupt("the list ends in the middle of a name")
 
