@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final, cast
 
 import msgspec
+from msgspec import structs
 
 from refstore.core.arrow_arrays import make_scalar
-from refstore.errors import Invalid, ObjectNotFound
+from refstore.errors import Corrupt, Invalid, ObjectNotFound
+from refstore.gc_marks.sweep_records import outcome_key
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.object_keys import check_key
 from refstore_gc.run_layout import read_json, read_table
+from refstore_gc.run_summary import FAILED_OUTCOME
 from refstore_gc.untyped_arrow import pa, pc
 from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, MarkManifest, MarkUnit
-from refstore_prune.state import read_runs, read_unit
+from refstore_prune.state import last_mark, read_runs, read_unit
 
 UNNAMED: Final = "unnamed"
+NOT_UNNAMED: Final = "not unnamed"
+UNKNOWN: Final = "not known"
+_STAYS: Final = (UNNAMED, UNKNOWN, FAILED_OUTCOME)
+"""What leaves a key in the mark: a later run tries again."""
 
 
 class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,12 +35,14 @@ class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     """When the run began."""
     found: str
-    """`unnamed`, or what became of it when it was due: `deleted`, `already gone`, `changed`, `failed`."""
+    """`unnamed`; `not unnamed`: the run before had found it so, and this one did not; or what became of it when it was
+    due: `deleted`, `deleted, kept as a version`, `already gone`, `changed`, `failed`, `not known`.
+    """
     marked_ms: int
     """Since when it has been found unnamed; its grace period is counted from then."""
     size_bytes: int
     why: str = ""
-    """The store's reason."""
+    """The store's reason, or what the run's files leave open."""
 
 
 class KeyHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +51,15 @@ class KeyHistory(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the store has it now."""
     events: list[KeyEvent] = []
     """In the order of the runs; a run that found what the one before had found has none."""
+    due_ms: int = 0
+    """From when a run may delete it, with the grace period of the last one. 0: the last mark does not have it."""
+    not_looked_at: list[str] = []
+    """What this answer does not know, a sentence each."""
 
 
 def read_history(files: ObjectStore, store_url: str, key: str) -> KeyHistory:
     """Read what the runs found and did with a key, or a URL below the store. `files`: the store of the runs' files.
-    Raises Invalid, Corrupt.
+    Raises Invalid.
     """
     with closing(open_objects(store_url)) as store:
         if "://" in key:
@@ -56,27 +69,58 @@ def read_history(files: ObjectStore, store_url: str, key: str) -> KeyHistory:
             key = key.removeprefix(folder)
         is_stored = store.is_stored(check_key(key))
     events: list[KeyEvent] = []
+    unseen = ["which names the sources have now: a run reads them"]
+    waiting: KeyEvent | None = None
     for run in read_runs(files):
-        for event in _find_events(files, run.run_id, key):
-            if event.found != UNNAMED or not events or events[-1].marked_ms != event.marked_ms:
-                events.append(event)
-    return KeyHistory(key=key, is_stored=is_stored, events=events)
+        try:
+            manifest = _read_manifest(files, run.run_id)
+            found = list(_find_events(files, manifest, key)) if manifest is not None else None
+        except Corrupt as error:
+            unseen.append(f"what run {run.run_id} found: {error}")
+            continue
+        if manifest is None or found is None:
+            unseen.append(f"what run {run.run_id} found: no mark of it stood (it is {run.state})")
+            continue
+        if waiting is not None and not found:
+            why = "it was named, protected, too young, or not there"
+            found = [structs.replace(waiting, run_id=run.run_id, at_ms=manifest.marked_ms, found=NOT_UNNAMED, why=why)]
+        events += [
+            each for each in found if waiting is None or each.found != UNNAMED or each.marked_ms != waiting.marked_ms
+        ]
+        waiting = found[-1] if found and found[-1].found in _STAYS else None
+    due_ms = _find_due_ms(files, store_url, waiting)
+    return KeyHistory(key=key, is_stored=is_stored, events=events, due_ms=due_ms, not_looked_at=unseen)
 
 
-def _find_events(files: ObjectStore, run_id: str, key: str) -> Iterator[KeyEvent]:
+def _find_due_ms(files: ObjectStore, store_url: str, waiting: KeyEvent | None) -> int:
+    with suppress(Corrupt):
+        last = last_mark(files, store_url)
+        if last is not None and waiting is not None and waiting.marked_ms not in last.unmarked_ms:
+            return waiting.marked_ms + last.manifest.grace_ms
+    return 0
+
+
+def _read_manifest(files: ObjectStore, run_id: str) -> MarkManifest | None:
     try:
-        manifest = read_json(files, f"{PRUNE_ROOT}{run_id}/{MARK_FILE}", MarkManifest, "look at the run's report")
-    except ObjectNotFound:  # it stopped before its mark stood
-        return
+        return read_json(files, f"{PRUNE_ROOT}{run_id}/{MARK_FILE}", MarkManifest, "look at the run's report")
+    except ObjectNotFound:  # it is on, or stopped before its mark stood
+        return None
+
+
+def _find_events(files: ObjectStore, manifest: MarkManifest, key: str) -> Iterator[KeyEvent]:
     for is_due in (True, False):
         units = [unit for unit in manifest.units if unit.is_due is is_due]
         for unit in units[: bisect_right(units, key, key=_first_key)][-1:]:
-            for row in _find_rows(read_unit(files, unit), key):
+            rows = _find_rows(read_unit(files, unit), key)
+            for row in rows:
                 yield _event(manifest, row, UNNAMED)
-            if is_due:
-                for info in files.list(f"{PRUNE_ROOT}{run_id}/sweep/"):
-                    for row in _find_rows(read_table(files, info.key), key):
-                        yield _event(manifest, row, str(row["outcome"]))
+            if rows and is_due:
+                if files.head_many([outcome_key(unit.file)])[0] is None:
+                    why = "the run ended, or has not yet come, before it wrote what became of it"
+                    yield _event(manifest, {**rows[0], "why": why}, UNKNOWN)
+                    continue
+                for row in _find_rows(read_table(files, outcome_key(unit.file)), key):
+                    yield _event(manifest, row, str(row["outcome"]))
 
 
 def _first_key(unit: MarkUnit) -> str:

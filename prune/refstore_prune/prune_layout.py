@@ -60,6 +60,8 @@ class MarkManifest(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     marked_ms: int
     """When the run began: what is unnamed and was not marked before is marked as of then."""
+    grace_ms: int = 0
+    """The grace period of the run. That of the run that sweeps counts."""
     names: int
     """How many distinct names the store had."""
     units: list[MarkUnit]

@@ -310,6 +310,7 @@ def _let_mark_stand(run: PruneRun, lock: PruneLock, found: Comparison) -> None:
         run_id=run.layout.run_id,
         store=run.layout.url,
         marked_ms=run.began_ms,
+        grace_ms=run.options.grace // timedelta(milliseconds=1),
         names=found.names,
         units=found.units,
     )

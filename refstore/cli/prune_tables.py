@@ -161,3 +161,7 @@ def emit_history(history: KeyHistory) -> None:
         for each in history.events
     )
     print_rows(rows, empty="No run that is kept found it unnamed: it was named, too young, protected, or not there.")
+    if history.due_ms:
+        typer.echo(f"A run may delete it from {format_when(history.due_ms)} on, if it is still unnamed and unchanged.")
+    for sentence in history.not_looked_at:
+        typer.echo(f"Not looked at: {sentence}")

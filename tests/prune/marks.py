@@ -10,6 +10,7 @@ from refstore_prune.prune_report import PruneReport, RunState
 from refstore_prune.state import write_report
 
 BEGAN_MS = 1_763_708_400_000
+GRACE_MS = 7 * 24 * 3_600_000
 
 
 def run_id(number: int) -> str:
@@ -51,7 +52,9 @@ def write_mark(
                 is_due=is_due,
             )
         )
-    manifest = MarkManifest(run_id=layout.run_id, store=layout.url, marked_ms=marked_ms, names=1, units=units)
+    manifest = MarkManifest(
+        run_id=layout.run_id, store=layout.url, marked_ms=marked_ms, grace_ms=GRACE_MS, names=1, units=units
+    )
     write_json(files, f"{PRUNE_ROOT}{layout.run_id}/mark.json", manifest)
     if state is not None:
         write_report(files, PruneReport(run_id=layout.run_id, store=layout.url, state=state, began_ms=marked_ms))
