@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
@@ -62,15 +61,10 @@ def files(clock: FakeClock) -> MemoryObjects:
     return MemoryObjects(clock=clock)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "store", fsync=False)
-
-
 @pytest.fixture(params=["local", pytest.param("rgw", marks=[pytest.mark.server, pytest.mark.root, pytest.mark.slow])])
-def shared(request: pytest.FixtureRequest, store: LocalObjects) -> Iterator[ObjectStore]:
+def shared(request: pytest.FixtureRequest, in_folder: LocalObjects) -> Iterator[ObjectStore]:
     if request.param == "local":
-        yield store
+        yield in_folder
         return
     server: S3Server = request.getfixturevalue("rgw_server")
     remote = open_objects(server.url())
@@ -143,18 +137,18 @@ class LosesReply(ForwardingObjects):
         return stored
 
 
-def test_a_lock_whose_reply_was_lost_is_held(store: LocalObjects):
-    with open_run(LosesReply(store), run_id(1)) as lock:
+def test_a_lock_whose_reply_was_lost_is_held(in_folder: LocalObjects):
+    with open_run(LosesReply(in_folder), run_id(1)) as lock:
         lock.check()
 
 
-def test_a_run_that_ends_or_fails_lets_the_next_one_begin(store: LocalObjects):
-    with pytest.raises(ZeroDivisionError), open_run(store, run_id(1)):
+def test_a_run_that_ends_or_fails_lets_the_next_one_begin(in_folder: LocalObjects):
+    with pytest.raises(ZeroDivisionError), open_run(in_folder, run_id(1)):
         raise ZeroDivisionError
-    with open_run(store, run_id(2)) as lock:
+    with open_run(in_folder, run_id(2)) as lock:
         assert lock.generation == 2
         lock.check()
-        with pytest.raises(RunUnderWay, match=f"run {run_id(2)}.*--take-over"), open_run(store, run_id(3)):
+        with pytest.raises(RunUnderWay, match=f"run {run_id(2)}.*--take-over"), open_run(in_folder, run_id(3)):
             pass
 
 
@@ -178,13 +172,13 @@ def test_a_run_without_a_sign_of_life_is_taken_over(files: MemoryObjects, clock:
     assert [info.key for info in files.list(LOCKS) if info.key.endswith(".now")] == []
 
 
-def test_a_run_that_is_known_to_be_dead_need_not_be_waited_for(store: LocalObjects):
-    with open_run(store, run_id(1)) as first, open_run(store, run_id(2), take_over=True) as second:
+def test_a_run_that_is_known_to_be_dead_need_not_be_waited_for(in_folder: LocalObjects):
+    with open_run(in_folder, run_id(1)) as first, open_run(in_folder, run_id(2), take_over=True) as second:
         with pytest.raises(Conflict):
             first.check()
         first.beat()
         second.check()
-        with pytest.raises(RunUnderWay), open_run(store, run_id(3)):
+        with pytest.raises(RunUnderWay), open_run(in_folder, run_id(3)):
             pass
 
 
@@ -225,26 +219,26 @@ def test_old_locks_go_and_the_last_one_stays(files: MemoryObjects):
     assert generations == list(range(10, 31))
 
 
-def test_a_clock_that_went_back_is_noticed(store: LocalObjects):
-    marked(store, 5)
-    with pytest.raises(StoreMisconfigured, match="clock"), open_run(store, run_id(4)):
+def test_a_clock_that_went_back_is_noticed(in_folder: LocalObjects):
+    marked(in_folder, 5)
+    with pytest.raises(StoreMisconfigured, match="clock"), open_run(in_folder, run_id(4)):
         pass
-    with open_run(store, run_id(6)):
+    with open_run(in_folder, run_id(6)):
         pass
 
 
 # ---- the mark that stands
 
 
-def test_the_last_mark_that_stood_is_found(store: LocalObjects):
-    assert last_mark(store, store.url) is None
-    marked(store, 1)
-    marked(store, 2)
-    store.put(f"{PRUNE_ROOT}{run_id(3)}/mark/000000-f00d.parquet", b"a run that was killed before its mark stood")
-    found = last_mark(store, store.url)
+def test_the_last_mark_that_stood_is_found(in_folder: LocalObjects):
+    assert last_mark(in_folder, in_folder.url) is None
+    marked(in_folder, 1)
+    marked(in_folder, 2)
+    in_folder.put(f"{PRUNE_ROOT}{run_id(3)}/mark/000000-f00d.parquet", b"a run that was killed before its mark stood")
+    found = last_mark(in_folder, in_folder.url)
     assert found is not None
     assert (found.manifest.run_id, found.unmarked_ms) == (run_id(2), frozenset())
-    assert [read_unit(store, unit)["key"].to_pylist() for unit in found.manifest.units] == [
+    assert [read_unit(in_folder, unit)["key"].to_pylist() for unit in found.manifest.units] == [
         ["data/0", "data/1"],
         ["data/2"],
     ]
@@ -264,87 +258,87 @@ def damages() -> list[tuple[str, Callable[[bytes], bytes | None], str]]:
 
 @pytest.mark.parametrize(("name", "damage", "says"), damages(), ids=str)
 def test_a_damaged_mark_is_an_error_and_no_older_one_takes_its_place(
-    store: LocalObjects, name: str, damage: Callable[[bytes], bytes | None], says: str
+    in_folder: LocalObjects, name: str, damage: Callable[[bytes], bytes | None], says: str
 ):
-    marked(store, 1)
-    marked(store, 2)
+    marked(in_folder, 1)
+    marked(in_folder, 2)
     key = f"{PRUNE_ROOT}{run_id(2)}/{name}"
-    body = damage(store.read(key))
-    store.delete_many([key])
+    body = damage(in_folder.read(key))
+    in_folder.delete_many([key])
     if body is not None:
-        store.put(key, body)
+        in_folder.put(key, body)
 
     def read_all() -> None:
-        found = last_mark(store, store.url)
+        found = last_mark(in_folder, in_folder.url)
         assert found is not None
         for unit in found.manifest.units:
-            read_unit(store, unit)
+            read_unit(in_folder, unit)
 
     with pytest.raises(Corrupt, match=says) as raised:
         read_all()
     assert "unmark STORE --all" in str(raised.value)
-    unmark(store, "all")
-    assert last_mark(store, store.url) is None
+    unmark(in_folder, "all")
+    assert last_mark(in_folder, in_folder.url) is None
 
 
-def test_a_unit_that_another_file_was_put_in_the_place_of(store: LocalObjects):
-    marked(store, 1)
-    found = last_mark(store, store.url)
+def test_a_unit_that_another_file_was_put_in_the_place_of(in_folder: LocalObjects):
+    marked(in_folder, 1)
+    found = last_mark(in_folder, in_folder.url)
     assert found is not None
     one, other = found.manifest.units
-    store.put(other.file, store.read(one.file))
+    in_folder.put(other.file, in_folder.read(one.file))
     with pytest.raises(Corrupt, match="not the file that the mark names"):
-        read_unit(store, other)
+        read_unit(in_folder, other)
 
 
-def test_the_files_of_another_store_are_refused(store: LocalObjects):
-    marked(store, 1)
+def test_the_files_of_another_store_are_refused(in_folder: LocalObjects):
+    marked(in_folder, 1)
     with pytest.raises(StoreMisconfigured, match="--state"):
-        last_mark(store, "s3://bucket/elsewhere")
-    assert last_mark(store, f"{store.url}?fsync=1") is not None
+        last_mark(in_folder, "s3://bucket/elsewhere")
+    assert last_mark(in_folder, f"{in_folder.url}?fsync=1") is not None
 
 
-def test_unmarking_a_run_takes_back_what_it_was_the_first_to_mark(store: LocalObjects):
-    marked(store, 1)
-    marked(store, 2)
-    assert unmark(store, run_id(1)).run_id == run_id(1)
-    found = last_mark(store, store.url)
+def test_unmarking_a_run_takes_back_what_it_was_the_first_to_mark(in_folder: LocalObjects):
+    marked(in_folder, 1)
+    marked(in_folder, 2)
+    assert unmark(in_folder, run_id(1)).run_id == run_id(1)
+    found = last_mark(in_folder, in_folder.url)
     assert found is not None
     assert (found.manifest.run_id, found.unmarked_ms) == (run_id(2), {BEGAN_MS + 1})
-    assert unmark(store, "all").run_id == run_id(2)
-    assert last_mark(store, store.url) is None
-    marked(store, 3)
-    found = last_mark(store, store.url)
+    assert unmark(in_folder, "all").run_id == run_id(2)
+    assert last_mark(in_folder, in_folder.url) is None
+    marked(in_folder, 3)
+    found = last_mark(in_folder, in_folder.url)
     assert found is not None
     assert (found.manifest.run_id, found.unmarked_ms) == (run_id(3), frozenset())
 
 
-def test_nothing_is_unmarked_while_a_run_is_on(store: LocalObjects):
-    marked(store, 1)
-    with open_run(store, run_id(2)):
+def test_nothing_is_unmarked_while_a_run_is_on(in_folder: LocalObjects):
+    marked(in_folder, 1)
+    with open_run(in_folder, run_id(2)):
         for which in (run_id(1), "all"):
             with pytest.raises(RunUnderWay):
-                unmark(store, which)
-        unmark(store, "all", take_over=True)
-    assert last_mark(store, store.url) is None
+                unmark(in_folder, which)
+        unmark(in_folder, "all", take_over=True)
+    assert last_mark(in_folder, in_folder.url) is None
     for which, error in ((run_id(9), NotFound), ("last", Invalid), ("../x", Invalid)):
         with pytest.raises(error):
-            unmark(store, which)
+            unmark(in_folder, which)
 
 
 # ---- what runs left
 
 
-def test_the_reports_of_runs_are_read_and_those_without_one_say_so(store: LocalObjects):
+def test_the_reports_of_runs_are_read_and_those_without_one_say_so(in_folder: LocalObjects):
     with pytest.raises(NotFound, match="prune run"):
-        read_report(store)
-    marked(store, 1)
-    store.put(f"{PRUNE_ROOT}{run_id(2)}/listing/000000.parquet", b"x")
-    marked(store, 3)
-    store.put(f"{PRUNE_ROOT}{run_id(3)}/report.json", b'{"run_id": "')
-    store.put(f"{PRUNE_ROOT}{run_id(4)}/listing/000000.parquet", b"x")
-    with open_run(store, run_id(4)):
-        reports = read_runs(store)
+        read_report(in_folder)
+    marked(in_folder, 1)
+    in_folder.put(f"{PRUNE_ROOT}{run_id(2)}/listing/000000.parquet", b"x")
+    marked(in_folder, 3)
+    in_folder.put(f"{PRUNE_ROOT}{run_id(3)}/report.json", b'{"run_id": "')
+    in_folder.put(f"{PRUNE_ROOT}{run_id(4)}/listing/000000.parquet", b"x")
+    with open_run(in_folder, run_id(4)):
+        reports = read_runs(in_folder)
     assert [(each.run_id, each.state) for each in reports] == [
         (run_id(1), "marked"),
         (run_id(2), "failed"),
@@ -353,26 +347,30 @@ def test_the_reports_of_runs_are_read_and_those_without_one_say_so(store: LocalO
     ]
     assert "killed" in reports[1].error
     assert "not the JSON" in reports[2].error
-    assert read_report(store, run_id(1)).state == "marked"
+    assert read_report(in_folder, run_id(1)).state == "marked"
     with pytest.raises(Corrupt):
-        read_report(store)
+        read_report(in_folder)
     with pytest.raises(NotFound, match="no report of run"):
-        read_report(store, run_id(2))
+        read_report(in_folder, run_id(2))
 
 
-def test_files_of_long_ago_go_but_not_the_mark_that_stands(store: LocalObjects):
-    marked(store, 1)
-    marked(store, 2)
+def test_files_of_long_ago_go_but_not_the_mark_that_stands(in_folder: LocalObjects):
+    marked(in_folder, 1)
+    marked(in_folder, 2)
     for number in range(3, RUNS_KEPT + 6):
         for folder in ("listing", "names", "mark"):
-            store.put(f"{PRUNE_ROOT}{run_id(number)}/{folder}/000000.parquet", b"x")
-    with open_run(store, run_id(RUNS_KEPT + 6)) as lock:
-        remove_old_files(store, lock, store.url)
-    left = {run.run_id for run in read_runs(store)}
+            in_folder.put(f"{PRUNE_ROOT}{run_id(number)}/{folder}/000000.parquet", b"x")
+    with open_run(in_folder, run_id(RUNS_KEPT + 6)) as lock:
+        remove_old_files(in_folder, lock, in_folder.url)
+    left = {run.run_id for run in read_runs(in_folder)}
     assert left == {run_id(2), *(run_id(number) for number in range(6, RUNS_KEPT + 6))}
-    assert [info.key for info in store.list(PRUNE_ROOT) if "/listing/" in info.key or "/names/" in info.key] == []
-    found = last_mark(store, store.url)
+    assert [info.key for info in in_folder.list(PRUNE_ROOT) if "/listing/" in info.key or "/names/" in info.key] == []
+    found = last_mark(in_folder, in_folder.url)
     assert found is not None
-    assert [len(read_unit(store, unit)) for unit in found.manifest.units] == [2, 1]
-    with open_run(store, run_id(98)) as lock, open_run(store, run_id(99), take_over=True), pytest.raises(Conflict):
-        remove_old_files(store, lock, store.url)
+    assert [len(read_unit(in_folder, unit)) for unit in found.manifest.units] == [2, 1]
+    with (
+        open_run(in_folder, run_id(98)) as lock,
+        open_run(in_folder, run_id(99), take_over=True),
+        pytest.raises(Conflict),
+    ):
+        remove_old_files(in_folder, lock, in_folder.url)

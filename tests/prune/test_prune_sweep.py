@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -80,11 +79,6 @@ def objects_of(outcomes: list[UnitOutcome]) -> Mapping[str, int]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalObjects:
-    return LocalObjects(tmp_path / "store", fsync=False)
-
-
-@pytest.fixture
 def proxy(moto_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3FaultProxy]:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     with S3FaultProxy(moto_s3_server.endpoint) as made:
@@ -113,13 +107,13 @@ def full(store: ObjectStore, keys: list[str]) -> frozenset[str]:
 @pytest.fixture(
     params=["local", "moto", pytest.param("rgw", marks=[pytest.mark.server, pytest.mark.root, pytest.mark.slow])]
 )
-def anywhere(request: pytest.FixtureRequest, store: LocalObjects, remote: ObjectStore) -> Iterator[ObjectStore]:
+def anywhere(request: pytest.FixtureRequest, in_folder: LocalObjects, remote: ObjectStore) -> Iterator[ObjectStore]:
     if request.param == "rgw":
         real = open_objects(request.getfixturevalue("rgw_server").url())
         yield real
         real.close()
     else:
-        yield store if request.param == "local" else remote
+        yield in_folder if request.param == "local" else remote
 
 
 def test_what_is_due_goes_if_it_is_as_it_was_listed(anywhere: ObjectStore):
@@ -138,16 +132,16 @@ def test_what_is_due_goes_if_it_is_as_it_was_listed(anywhere: ObjectStore):
     assert len(told) == 250
 
 
-def test_what_waits_is_not_swept(store: LocalObjects):
-    due = Due(store, 10)
-    waiting = write_mark(store, due.layout, list_objects(store), is_due=False)
-    with open_run(store, run_id(1)) as lock:
+def test_what_waits_is_not_swept(in_folder: LocalObjects):
+    due = Due(in_folder, 10)
+    waiting = write_mark(in_folder, due.layout, list_objects(in_folder), is_due=False)
+    with open_run(in_folder, run_id(1)) as lock:
         swept = sweep_units(LocalEngine(), due.layout, waiting.units, SystemClock().now_ms(), lock.generation)
     assert swept == []
     assert len(due.keys()) == 11
 
 
-# ---- a store that fails
+# ---- a in_folder that fails
 
 
 def test_three_keys_of_a_thousand_that_fail_stay_marked_and_go_the_next_time(proxy: S3FaultProxy, remote: ObjectStore):
@@ -199,10 +193,10 @@ def test_a_right_that_is_missing_is_told(proxy: S3FaultProxy, remote: ObjectStor
     assert "DeleteObject" in outcome.examples[0]
 
 
-def test_the_runs_own_files_that_cannot_be_read_end_the_sweep(store: LocalObjects):
-    due = Due(store, 30, rows=10)
-    for damage in (b"", store.read(due.manifest.units[0].file)[:50], store.read(due.manifest.units[1].file)):
-        store.put(due.manifest.units[0].file, damage)
+def test_the_runs_own_files_that_cannot_be_read_end_the_sweep(in_folder: LocalObjects):
+    due = Due(in_folder, 30, rows=10)
+    for damage in (b"", in_folder.read(due.manifest.units[0].file)[:50], in_folder.read(due.manifest.units[1].file)):
+        in_folder.put(due.manifest.units[0].file, damage)
         with pytest.raises(Corrupt, match="unmark STORE --all"):
             due.sweep()
         assert len(due.keys()) == 31
@@ -212,8 +206,8 @@ def test_the_runs_own_files_that_cannot_be_read_end_the_sweep(store: LocalObject
 
 
 @pytest.mark.parametrize("age_seconds", [READING_SECONDS_MAX, 30 * HOUR_SECONDS, -READING_SECONDS_MAX - 60])
-def test_names_that_were_read_long_ago_delete_nothing(store: LocalObjects, age_seconds: int):
-    due = Due(store, 30)
+def test_names_that_were_read_long_ago_delete_nothing(in_folder: LocalObjects, age_seconds: int):
+    due = Due(in_folder, 30)
     outcomes = due.sweep(age_seconds=age_seconds)
     assert objects_of(outcomes) == {"failed": 30}
     assert "6 hours ago" in outcomes[0].examples[0]
@@ -244,10 +238,12 @@ def set_monotonic(clock: FakeClock) -> None:
     [lambda clock: clock.advance(7 * HOUR_SECONDS), lambda clock: clock.jump(7 * HOUR_SECONDS), set_monotonic],
     ids=["both clocks", "the wall clock", "the monotonic clock"],
 )
-def test_a_task_that_was_stopped_ends_the_batch_under_way(store: LocalObjects, pass_time: Callable[[FakeClock], None]):
-    due = Due(store, 2500)
+def test_a_task_that_was_stopped_ends_the_batch_under_way(
+    in_folder: LocalObjects, pass_time: Callable[[FakeClock], None]
+):
+    due = Due(in_folder, 2500)
     clock = Pause(2, pass_time)  # it looks when it begins, and before each batch of 1,000
-    with open_run(store, run_id(1)) as lock:
+    with open_run(in_folder, run_id(1)) as lock:
         (unit,) = due.manifest.units
         outcomes = list(sweep_unit(due.layout, clock.now_ms(), lock.generation, unit, clock))
     assert objects_of(outcomes) == {"deleted": 1000, "failed": 1500}
@@ -255,10 +251,10 @@ def test_a_task_that_was_stopped_ends_the_batch_under_way(store: LocalObjects, p
     assert objects_of(due.sweep()) == {"deleted": 2500}
 
 
-def test_a_run_that_wakes_up_after_a_take_over_deletes_nothing(store: LocalObjects):
-    due = Due(store, 30)
+def test_a_run_that_wakes_up_after_a_take_over_deletes_nothing(in_folder: LocalObjects):
+    due = Due(in_folder, 30)
     taken_over = pytest.raises(Conflict, match=f"taken over by {run_id(2)}")
-    with open_run(store, run_id(1)) as old, open_run(store, run_id(2), take_over=True), taken_over:
+    with open_run(in_folder, run_id(1)) as old, open_run(in_folder, run_id(2), take_over=True), taken_over:
         sweep_units(LocalEngine(), due.layout, due.manifest.units, SystemClock().now_ms(), old.generation)
     assert len(due.keys()) == 31
     assert due.outcomes() == {}
