@@ -55,7 +55,7 @@ RUNS_KEPT: Final = 30
 UNIT_COLUMNS: Final = ["key", "size_bytes", "mtime_ms", "etag", "marked_ms"]
 _LOCKS_KEPT: Final = 20
 _ATTEMPTS: Final = 5
-_ADVICE: Final = "nothing was deleted; `refstore prune unmark STORE all` lets all grace periods begin anew"
+_ADVICE: Final = "nothing is deleted by it; `refstore prune unmark STORE all` lets all grace periods begin anew"
 _HAD_A_MARK: Final = ("marked", "done", "incomplete")
 """States of reports that are written after the mark stood."""
 

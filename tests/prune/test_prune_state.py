@@ -276,7 +276,7 @@ def test_a_damaged_mark_is_an_error_and_no_older_one_takes_its_place(
 
     with pytest.raises(Corrupt, match=says) as raised:
         read_all()
-    assert "unmark STORE --all" in str(raised.value)
+    assert "unmark STORE all" in str(raised.value)
     unmark(in_folder, "all")
     assert last_mark(in_folder, in_folder.url) is None
 
