@@ -18,7 +18,7 @@ _BUILT_IN: Final[dict[str, tuple[str, str]]] = {
     "exec": ("refstore_prune.sources.name_list:open_exec", ""),
     "lakefs": ("refstore_prune.sources.lakefs.source:open_lakefs", ""),
     "iceberg": ("refstore_prune.sources.iceberg:open_iceberg", "iceberg"),
-    "delta": ("refstore_prune.sources.delta:open_delta", "delta"),
+    "delta": ("refstore_prune.sources.delta:open_delta", ""),
 }
 """(module:function, the extra that installs its packages) of each kind."""
 

@@ -30,7 +30,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from refstore.core.batches import split_batches, split_sized
+from refstore.core.batches import split_sized
 from refstore.core.clock import SystemClock
 from refstore.errors import Corrupt, CorruptObject, Invalid, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
@@ -46,7 +46,7 @@ from refstore_prune.sources.base import (
     SourceFacts,
     SourceOptions,
 )
-from refstore_prune.sources.table_place import place_in_store, place_of
+from refstore_prune.sources.table_place import batch_names, place_in_store, place_of
 
 LOG: Final = "_delta_log/"
 SIDECARS: Final = f"{LOG}_sidecars/"
@@ -254,11 +254,11 @@ class _LogReader:
         yield from self._read_parquet(store, store.head(SIDECARS + unquote(path).rpartition("/")[2]))
 
     def _names(self, path: str, vector: _DeletionVector | None) -> Iterator[str]:
-        yield from self._spellings(path)
+        yield self._name(path)
         if vector is None or vector.storage_type == "i":
             return
         if vector.storage_type == "p":
-            yield from self._spellings(vector.path_or_inline_dv)
+            yield self._name(vector.path_or_inline_dv)
         elif vector.storage_type == "u":
             prefix, encoded = vector.path_or_inline_dv[:-20], vector.path_or_inline_dv[-20:]
             name = f"deletion_vector_{uuid.UUID(bytes=_decode_z85(encoded))}.bin"
@@ -266,10 +266,9 @@ class _LogReader:
         else:
             raise msgspec.ValidationError(f"a deletion vector of the unknown kind {vector.storage_type!r}")
 
-    def _spellings(self, path: str) -> set[str]:
-        """Return what a path names. It is to be percent-encoded, and some writers did not encode it."""
-        root = "" if _ABSOLUTE.match(path) else f"{self.folder}/"
-        return {f"{root}{path}", f"{root}{unquote(path)}"}
+    def _name(self, path: str) -> str:
+        """Return the URL of a path, percent-encoded as it is in the log, and of some writers was not."""
+        return path if _ABSOLUTE.match(path) else f"{self.folder}/{path}"
 
     def check_protocol(self, protocol: _Protocol) -> None:
         """Raise Invalid for a table that may name files where nobody looks."""
@@ -279,8 +278,7 @@ class _LogReader:
                 f"{self.text} needs version {versions} of Delta's protocol for readers and writers; this "
                 f"refstore knows {READER_VERSION_MAX} and {WRITER_VERSION_MAX}: use a newer one"
             )
-        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-        if unknown := features - FEATURES:
+        if unknown := {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - FEATURES:
             raise Invalid(
                 f"{self.text} has the feature {min(unknown)!r}: this refstore does not know where such a table names "
                 f"files. It knows {', '.join(sorted(FEATURES))}: use a newer one"
@@ -295,8 +293,7 @@ class _LogTask:
     files: list[ObjectInfo]
 
     def __call__(self) -> Iterator[NameBatch]:
-        for names in split_batches(self._names(), BATCH_NAMES):
-            yield pa.array(names, pa.string())
+        yield from batch_names(self._names())
 
     def _names(self) -> Iterator[str]:
         try:
@@ -330,8 +327,7 @@ class DeltaSource(NameSource):
         self._began_ms = SystemClock().now_ms()
         log = self._log.list_log(self._log.open())
         self._read = {"newest version": log.version, "commits": len(log.commits), "checkpoints": len(log.checkpoints)}
-        for keys in split_batches(log.hidden_keys, BATCH_NAMES):
-            yield pa.array([f"{self.base_url}/{key}" for key in keys], pa.string())
+        yield from batch_names(f"{self.base_url}/{key}" for key in log.hidden_keys)
         tasks = chain(
             split_sized(log.commits, lambda each: each.size_bytes, size_max=TASK_BYTES, items_max=TASK_COMMITS),
             ([each] for each in log.checkpoints),
@@ -340,17 +336,13 @@ class DeltaSource(NameSource):
             yield _LogTask(self._log, files)
 
     def facts(self) -> SourceFacts:
-        return SourceFacts(
-            source=self.text,
-            began_ms=self._began_ms,
-            read=self._read,
-            not_seen=[
-                "Versions of which the log was cleaned up, and what only these name.",
-                "Shallow clones of this table that lie elsewhere: give each as a source.",
-                "Iceberg metadata that is written for this table (UniForm): give it as a source of iceberg:.",
-                "Files that were written long ago and are first named while this runs, as CONVERT TO DELTA does.",
-            ],
-        )
+        not_seen = [
+            "Versions of which the log was cleaned up, and what only these name.",
+            "Shallow clones of this table that lie elsewhere: give each as a source.",
+            "Iceberg metadata that is written for this table (UniForm): give it as a source of iceberg:.",
+            "Files that were written long ago and are first named while this runs, as CONVERT TO DELTA does.",
+        ]
+        return SourceFacts(source=self.text, began_ms=self._began_ms, read=self._read, not_seen=not_seen)
 
     def reads_metadata(self, place: MetadataPlace, store_url: str) -> bool:
         return place.kind == "_delta_log" and place_in_store(store_url, place.folder) == place_of(self.base_url)
