@@ -1,0 +1,263 @@
+"""An Iceberg table is pruned: every snapshot can be read afterwards, and what no snapshot names is gone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import StaticTable, Table
+
+import refstore_prune
+from refstore.errors import Corrupt, Invalid, ObjectsRefused, PruneStopped
+from tests.prune.folders import make_store, stored_keys
+from tests.prune.tables.iceberg_tables import (
+    catalog_properties,
+    keys_in,
+    make_table,
+    needed_files,
+    numbers,
+    path_of,
+    read_rows,
+    same_state,
+)
+from tests.prune.tables.table_runs import names_of, open_table, prune_twice, read_parts
+
+ORPHANS = {"data/00000-0-left-over.parquet", "data/day=monday/x.parquet", "metadata/snap-1-0-left-over.avro"}
+SHORT_LOG = {"previous-versions-max": "2", "delete-after-commit.enabled": "true"}
+NAME = "iceberg:shop.sales.orders"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def table(lake: Path) -> Table:
+    """A table with a history: a branch, a tag, deletes, an overwrite, a schema that changed."""
+    table = make_table(lake)
+    for first in range(0, 20, 5):
+        table.append(numbers(first))
+    first_id = table.snapshots()[0].snapshot_id
+    table.manage_snapshots().create_tag(first_id, "begun").create_branch(first_id, "audit").commit()
+    table.append(numbers(100), branch="audit")
+    table.delete("id < 3")
+    with table.update_schema() as update:
+        update.rename_column("day", "weekday")
+    table.overwrite(numbers(50).rename_columns(["id", "weekday"]))
+    return table
+
+
+def folder_of(table: Table) -> Path:
+    return path_of(table.location())
+
+
+@pytest.mark.parametrize("how", ["catalog", "file", "folder"])
+def test_everything_that_a_snapshot_names_stays(lake: Path, table: Table, how: str) -> None:
+    folder = folder_of(table)
+    make_store(folder, ORPHANS)
+    before = same_state(table)
+    name = {"catalog": NAME, "file": f"iceberg:{table.metadata_location}", "folder": f"iceberg:{folder}"}[how]
+    assert prune_twice(folder, name, catalog_properties(lake) if how == "catalog" else None) == ORPHANS
+    assert same_state(table) == before
+    assert stored_keys(folder) == keys_in(folder, needed_files(table))
+
+
+def test_expired_snapshots_stay_as_long_as_the_log_has_them(lake: Path, table: Table) -> None:
+    """pyiceberg removes the snapshots only, and no files. The log has two metadata files more."""
+    with table.transaction() as change:
+        change.set_properties(
+            {"write.metadata.previous-versions-max": "2", "write.metadata.delete-after-commit.enabled": "true"}
+        )
+    expired = table.snapshots()[1].snapshot_id
+    table.maintenance.expire_snapshots().by_id(expired).commit()
+    folder = folder_of(table)
+    make_store(folder, ORPHANS)
+    before = same_state(table)
+    assert any(expired in snapshots for snapshots in before.values())
+    assert prune_twice(folder, NAME, catalog_properties(lake)) >= ORPHANS
+    assert same_state(table) == before
+
+    table.append(numbers(200).rename_columns(["id", "weekday"]))
+    table.append(numbers(300).rename_columns(["id", "weekday"]))
+    before = same_state(table)
+    assert not any(expired in snapshots for snapshots in before.values())
+    expected = stored_keys(folder) - keys_in(folder, needed_files(table))
+    assert expected
+    assert prune_twice(folder, NAME, catalog_properties(lake)) == expected
+    assert same_state(table) == before
+
+
+def test_files_of_a_failed_commit_go(lake: Path, table: Table) -> None:
+    with table.transaction() as change:
+        change.set_properties({"commit.retry.num-retries": "0"})
+    other = SqlCatalog("shop", **catalog_properties(lake)).load_table("sales.orders")
+    table.append(numbers(400).rename_columns(["id", "weekday"]))
+    kept = needed_files(table)
+    with pytest.raises(CommitFailedException):
+        other.append(numbers(500).rename_columns(["id", "weekday"]))
+    folder = folder_of(table)
+    expected = stored_keys(folder) - keys_in(folder, kept)
+    assert any(key.startswith("data/") for key in expected)
+    before = same_state(table)
+    assert prune_twice(folder, NAME, catalog_properties(lake)) == expected
+    assert same_state(table) == before
+
+
+def test_data_and_metadata_that_lie_elsewhere(lake: Path) -> None:
+    """The store that is pruned may be the table's, that of its data, or that of its metadata."""
+    elsewhere = {"write.data.path": f"file://{lake}/data", "write.metadata.path": f"file://{lake}/meta"}
+    table = make_table(lake, properties=elsewhere)
+    table.append(numbers(0))
+    table.append(numbers(5))
+    before = same_state(table)
+    for folder in (lake / "data", lake / "meta"):
+        make_store(folder, {"left-over"})
+        assert prune_twice(folder, NAME, catalog_properties(lake)) == {"left-over"}
+    assert same_state(table) == before
+    assert read_rows(table) == [(number, "monday") for number in range(10)]
+
+
+def test_two_tables_below_a_prefix_need_two_sources(lake: Path, table: Table) -> None:
+    other = make_table(lake, "sales.returns")
+    other.append(numbers(0))
+    warehouse = lake / "warehouse"
+    make_store(warehouse, {"sales/old/x.parquet"})
+    with pytest.raises(PruneStopped, match="sales/returns"):
+        prune_twice(warehouse, NAME, catalog_properties(lake))
+    before = same_state(table), same_state(other)
+    names = [NAME, "iceberg:shop.sales.returns"]
+    assert prune_twice(warehouse, names, catalog_properties(lake)) == {"sales/old/x.parquet"}
+    assert (same_state(table), same_state(other)) == before
+
+
+def test_a_newer_metadata_file_than_the_named_one_is_read(lake: Path, table: Table) -> None:
+    """Else a run by a file that was named once would delete what was written since."""
+    named = table.metadata_location
+    table.append(numbers(60).rename_columns(["id", "weekday"]))
+    before = same_state(table)
+    make_store(folder_of(table), ORPHANS)
+    assert prune_twice(folder_of(table), f"iceberg:{named}") == ORPHANS
+    assert same_state(table) == before
+
+
+def test_statistics_and_compressed_metadata(lake: Path, table: Table) -> None:
+    """Written as the specification has them: pyiceberg has no writer of statistics, and compresses nothing."""
+    folder = folder_of(table)
+    metadata = json.loads(path_of(table.metadata_location).read_text())
+    named = {f"metadata/{name}" for name in ("a.stats", "b.parquet", "c.avro")}
+    make_store(folder, named | ORPHANS)
+    metadata["statistics"] = [{"statistics-path": f"file://{folder}/metadata/a.stats", "snapshot-id": 1}]
+    metadata["partition-statistics"] = [{"statistics-path": f"file://{folder}/metadata/b.parquet"}]
+    metadata["snapshots"].append({"snapshot-id": 1, "manifests": [f"file://{folder}/metadata/c.avro"]})
+    newest = folder / "metadata" / "99999-x.gz.metadata.json"
+    newest.write_bytes(gzip.compress(json.dumps(metadata).encode()))
+    manifest = next(each for each in folder.glob("metadata/*-m0.avro"))
+    (folder / "metadata" / "c.avro").write_bytes(manifest.read_bytes())
+    assert prune_twice(folder, f"iceberg:{newest}") == ORPHANS
+
+
+def test_a_snapshot_that_expires_while_the_table_is_read(lake: Path, table: Table) -> None:
+    """Its manifests go, as Spark removes them. What is read of the others is complete."""
+    parts = list(open_table(NAME, catalog_properties(lake)).parts())
+    named_by = {
+        each.snapshot_id: {manifest.manifest_path for manifest in each.manifests(table.io)}
+        for each in table.snapshots()
+    }
+    for ref in table.metadata.refs.values():
+        named_by[0] = named_by.get(0, set()) | named_by.pop(ref.snapshot_id, set())
+    alone = {
+        each: named - set().union(*(named_by[other] for other in named_by.keys() - {each}))
+        for each, named in named_by.items()
+    }
+    expired, lost = next((each, paths) for each, paths in alone.items() if each and paths)
+    table.maintenance.expire_snapshots().by_id(expired).commit()
+    for manifest in lost:
+        path_of(manifest).unlink()
+    needed = needed_files(StaticTable.from_metadata(table.metadata_location))
+    assert set(read_parts(parts)) >= {each for each in needed - {table.metadata_location} if path_of(each).exists()}
+
+
+def test_a_manifest_that_is_missing_stops_the_run(lake: Path, table: Table) -> None:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    manifest = path_of(snapshot.manifests(table.io)[0].manifest_path)
+    content = manifest.read_bytes()
+    manifest.unlink()
+    with pytest.raises(Corrupt, match="restore it"):
+        names_of(NAME, catalog_properties(lake))
+    manifest.write_bytes(content)
+    path_of(snapshot.manifest_list).unlink()
+    with pytest.raises(Corrupt, match="restore it"):
+        names_of(NAME, catalog_properties(lake))
+
+
+def test_an_older_metadata_file_may_be_gone(lake: Path, table: Table) -> None:
+    path_of(table.metadata.metadata_log[0].metadata_file).unlink()
+    source = open_table(NAME, catalog_properties(lake))
+    assert set(read_parts(source.parts())) == needed_files(table)
+    assert source.facts().read["metadata files and manifest lists that are gone"] == 1
+
+
+def test_half_a_file_is_refused(lake: Path, table: Table) -> None:
+    """pyiceberg's own reader would go on with what follows in memory, or take it for the end. Only a manifest list that
+    ends with a whole block, of which nothing says how long it is, looks whole.
+    """
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    name, lists = f"iceberg:{table.metadata_location}", snapshot.manifest_list
+    for location in (lists, snapshot.manifests(table.io)[0].manifest_path):
+        file = path_of(location)
+        whole = file.read_bytes()
+        for end in range(0, len(whole), len(whole) // 20):
+            if location != lists or not whole[:end].endswith(whole[-16:]):
+                file.write_bytes(whole[:end])
+                with pytest.raises(Corrupt):
+                    names_of(name)
+        file.write_bytes(whole)
+    metadata = path_of(table.metadata.metadata_log[-1].metadata_file)
+    metadata.write_bytes(metadata.read_bytes()[:100])
+    with pytest.raises(Corrupt):
+        names_of(name)
+
+
+class RefusingFileIO(PyArrowFileIO):
+    """Refuses older metadata files, as a store does whose rights changed."""
+
+    def new_input(self, location: str) -> Any:
+        if "/00000-" in location:
+            raise PermissionError(location)
+        return super().new_input(location)
+
+
+def test_a_file_that_may_not_be_read_stops_the_run(lake: Path, table: Table) -> None:
+    properties = {**catalog_properties(lake), "py-io-impl": f"{RefusingFileIO.__module__}.{RefusingFileIO.__name__}"}
+    with pytest.raises(ObjectsRefused, match="/00000-"):
+        names_of(NAME, properties)
+
+
+def test_what_is_not_known_is_refused_by_name(lake: Path, table: Table) -> None:
+    metadata = json.loads(path_of(table.metadata_location).read_text())
+    file = folder_of(table) / "metadata" / "99999-x.metadata.json"
+    file.write_text(json.dumps({**metadata, "format-version": 4}))
+    with pytest.raises(Invalid, match="version 4"):
+        names_of(f"iceberg:{file}")
+    for name in ("iceberg:shop.sales.nothing", "iceberg:shop", f"iceberg:{lake}/nothing"):
+        with pytest.raises(Invalid):
+            names_of(name, catalog_properties(lake))
+
+
+def test_files_of_a_commit_under_way_stay(lake: Path, table: Table) -> None:
+    """They are younger than the source's minimum age."""
+    folder = folder_of(table)
+    make_store(folder, ORPHANS)
+    make_store(folder, {"data/00000-0-under-way.parquet"}, days_ago=2.9)
+    report = refstore_prune.prune(folder, NAME, properties=catalog_properties(lake), dry_run=True, engine="local")
+    assert report.verdicts["unnamed"].objects == len(ORPHANS)
+    assert report.verdicts["young"].objects == 1
