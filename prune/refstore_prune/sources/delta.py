@@ -214,7 +214,7 @@ class _LogReader:
                     yield from self._read_parquet(store, each)
             except RefstoreError:
                 raise
-            except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError) as error:
+            except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError, LookupError) as error:
                 raise Corrupt(
                     f"{self.text}: {each.key} cannot be read, or has what this refstore does not know, so nothing may "
                     f"be deleted; restore it, or use a newer refstore: {error}"
