@@ -234,6 +234,31 @@ class TestEntriesThatAreRefused:
         with pytest.raises(Corrupt, match=error):
             read_range(write_range([(b"%d" % number, value) for number, value in enumerate(values)]))
 
+    def test_any_changed_byte_behind_a_true_checksum_is_refused_or_read(self) -> None:
+        """Whoever may write to the store can make a range of anything: no other error than Corrupt comes of it."""
+        value = encode_value(b"identity", encode_entry("data/a1", metadata={"key": "value" * 30}, content_type="text"))
+        for position in range(len(value)):
+            for octet in (0, 1, 127, 128, 255):
+                changed = value[:position] + bytes([octet]) + value[position + 1 :]
+                records = [(b"a", encode_value(b"id", ENTRY)), (b"b", changed), (b"c", encode_value(b"id", ENTRY))]
+                with suppress(Corrupt):
+                    assert len(read_range(write_range(records))) == 3
+
+    @settings(max_examples=200, deadline=None)
+    @given(values=st.lists(st.binary(max_size=60), min_size=1, max_size=5))
+    def test_any_values_are_refused_or_read(self, values: list[bytes]) -> None:
+        records = [(b"%03d" % number, value) for number, value in enumerate(values)]
+        for read in (read_range, read_ranges):
+            with suppress(Corrupt):
+                assert len(read(write_table(records))) == len(values)
+
+    @settings(max_examples=200, deadline=None)
+    @given(message=st.binary(max_size=60))
+    def test_any_message_is_refused_or_read(self, message: bytes) -> None:
+        for read in (read_range, read_ranges):
+            with suppress(Corrupt):
+                assert len(read(write_table([(b"a", encode_value(b"ab12", message))]))) == 1
+
 
 def ref_to(records: Sequence[Record], body: bytes) -> RangeRef:
     return RangeRef(id_of(body), records[0][0], records[-1][0], len(records))
@@ -334,7 +359,7 @@ class TestTasks:
         task, _ = self.fill(store)
         key = range_key(self.PREFIX, task.ranges[3].id)
         store.delete_many([key])
-        with pytest.raises(Corrupt, match=f"the range .* is not there, and a commit names it: .*{key}"):
+        with pytest.raises(Corrupt, match=f"the range .* is gone, and a commit names it; put it back .*{key}"):
             list(task())
 
     def test_a_range_that_was_replaced_by_another_one(self, store: ObjectStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -271,6 +272,21 @@ class TestHostileBlocks:
     def test_a_block_that_is_no_snappy(self) -> None:
         with pytest.raises(Corrupt, match="a block cannot be decompressed"):
             read(table_of(seal_block(b"\x10" + b"\xff" * 30, kind=1), 1))
+
+    def test_any_changed_byte_behind_a_true_checksum_is_refused_or_read(self) -> None:
+        """Whoever may write to the store can make a table of anything: no other error than Corrupt comes of it."""
+        content = encode_block([(key + SET, value) for key, value in some_records(6, value_bytes=200)], 2)
+        for position in range(len(content)):
+            for octet in (0, 1, 127, 128, 255):
+                changed = content[:position] + bytes([octet]) + content[position + 1 :]
+                with suppress(Corrupt):
+                    assert len(read(table_of(seal_block(changed), 6))) == 6
+
+    @settings(max_examples=200, deadline=None)
+    @given(content=st.binary(max_size=200), compression=st.sampled_from([0, 1]))
+    def test_any_content_is_refused_or_read(self, content: bytes, compression: int) -> None:
+        with suppress(Corrupt):
+            assert len(read(table_of(seal_block(content, kind=compression), 6))) == 6
 
     def test_keys_that_repeat_a_long_key(self) -> None:
         long = b"k" * (1 << 20)

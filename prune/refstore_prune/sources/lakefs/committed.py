@@ -96,7 +96,9 @@ class RangeTask:
                 try:
                     return TableFile.from_store(store, range_key(self.namespace_prefix, ref.id))
                 except ObjectNotFound as error:
-                    raise Corrupt(f"the range {ref.id} is not there, and a commit names it: {error}") from error
+                    raise Corrupt(
+                        f"the range {ref.id} is gone, and a commit names it; put it back from a copy: {error}"
+                    ) from error
 
             with Workers(_THREADS if store.is_remote else 1) as workers:
                 for ref, file in zip(self.ranges, workers.map_ahead(open_range, self.ranges), strict=True):
