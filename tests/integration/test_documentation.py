@@ -118,6 +118,7 @@ def test_help_teaches_by_example(name: str) -> None:
         ("docs/usage.md", 9),
         ("docs/retention.md", 6),
         ("docs/purge.md", 7),
+        ("docs/prune.md", 11),
         ("docs/api.md", 6),
         ("docs/s3.md", 4),
         ("docs/security.md", 3),
