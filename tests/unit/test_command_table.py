@@ -19,7 +19,19 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS_MAX = 76
 NAMED = re.compile(r"(?:`|: )refstore (?!does |made |refuses )([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
 """A command, in the text of a page, a docstring or a message; and not a sentence of which refstore is the subject."""
-TEXTS = ("README.md", "api", "deploy", "docs", "examples", "offline_gc", "prune", "purge", "reaper", "refstore", "s3_gateway")
+TEXTS = (
+    "README.md",
+    "api",
+    "deploy",
+    "docs",
+    "examples",
+    "offline_gc",
+    "prune",
+    "purge",
+    "reaper",
+    "refstore",
+    "s3_gateway",
+)
 UNITS = re.compile(r"-(?:seconds|minutes|hours|days|ms|bytes|kib|mib|gib|mb|gb)$")
 
 
