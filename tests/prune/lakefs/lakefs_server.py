@@ -352,7 +352,7 @@ class Lakefs:
     def _page(self, rows: list[dict[str, Any]], query: Mapping[str, str]) -> Answer:
         after, most = query.get("after", ""), min(int(query.get("amount", 100)), self.page_rows)
         ids = [row["id"] for row in rows]
-        start = ids.index(after) + 1 if after else 0
+        start = ids.index(after) + 1 if after in ids else sum(each < after for each in ids)
         page = rows[start : start + most]
         has_more = start + most < len(rows)
         pagination = {
