@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.objects import ObjectStore, make_objects, open_objects
-from refstore_prune.sources.lakefs.sstable import READ_BYTES, WHOLE_BYTES_MAX, Table, TableFile, read_table
+from refstore_prune.sources.lakefs.sstable import (
+    BLOCK_BYTES_MAX,
+    READ_BYTES,
+    WHOLE_BYTES_MAX,
+    Table,
+    TableFile,
+    read_table,
+)
 from tests.kit.forwarding import ForwardingObjects
 from tests.prune.lakefs.real_files import real_file
 from tests.prune.lakefs.table_writer import (
@@ -256,18 +263,39 @@ class TestHostileBlocks:
         with pytest.raises(Corrupt, match="its keys are not in order"):
             read(write_table([(key, b"v") for key in keys], Layout(block_bytes=block_bytes)))
 
+    @pytest.mark.parametrize("keys", [[b"b", b"c", b"a"], [b"a", b"b", b"b"]])
+    def test_keys_out_of_order_in_blocks_that_are_not_read_at_once(self, keys: list[bytes]) -> None:
+        value = bytes(READ_BYTES * 2 // 3)
+        with pytest.raises(Corrupt, match="its keys are not in order"):
+            read(write_table([(key, value) for key in keys], Layout(snappy=False)))
+
     @pytest.mark.parametrize("said", [0, 2, 4, 2**40])
     def test_another_number_of_entries(self, said: int) -> None:
         body = write_table(some_records(3), Layout(properties={"rocksdb.num.entries": varint(said)}))
         with pytest.raises(Corrupt, match=f"it has 3 entries, and should have {said}; its bytes are not those"):
             read(body)
 
-    @pytest.mark.parametrize("size", [91, 4096, 97 << 20, 2**32 - 1])
+    @pytest.mark.parametrize("size", [4096, 97 << 20, 2**32 - 1, 2**63])
     def test_a_small_block_that_says_that_it_is_large(self, size: int) -> None:
         packed = pa.compress(encode_block([(b"a" + SET, b"v")], 16), "snappy", asbytes=True)
-        bomb = varint(size) + packed[1:]
-        with pytest.raises(Corrupt, match="cannot"):
-            read(table_of(seal_block(bomb, kind=1), 1))
+        with pytest.raises(Corrupt, match=f"a block of .* bytes cannot have {size} when it is decompressed"):
+            read(table_of(seal_block(varint(size) + packed[1:], kind=1), 1))
+
+    def test_a_block_that_says_another_size(self) -> None:
+        packed = pa.compress(encode_block([(b"a" + SET, b"v")], 16), "snappy", asbytes=True)
+        with pytest.raises(Corrupt, match="a block cannot be decompressed"):
+            read(table_of(seal_block(bytes([packed[0] + 1]) + packed[1:], kind=1), 1))
+
+    @pytest.mark.parametrize("size", [BLOCK_BYTES_MAX + 1, 1 << 40])
+    def test_a_block_that_is_too_large_is_not_read(self, size: int) -> None:
+        footer = encode_footer(encode_handle(0, size), encode_handle(0, 8))
+
+        def read_piece(start: int, end: int) -> bytes:
+            assert end - start <= len(footer)
+            return footer
+
+        with pytest.raises(Corrupt, match=f"it has a block of {size} bytes, which"):
+            Table(TableFile("a table", 1 << 41, read_piece))
 
     def test_a_block_that_is_no_snappy(self) -> None:
         with pytest.raises(Corrupt, match="a block cannot be decompressed"):
@@ -397,6 +425,12 @@ class TestStoredFiles:
             del rest[: len(entries.keys)]
         assert rest == []
         assert all(end is not None and end - start <= READ_BYTES for start, end in store.reads)
+
+    def test_a_file_that_ends_early(self) -> None:
+        body = write_table(some_records(3))
+        file = TableFile("a table", len(body), lambda start, end: body[start : end if end == len(body) else end - 1])
+        with pytest.raises(Corrupt, match="'a table': it is cut off"):
+            Table(file)
 
     def test_a_file_that_is_not_there(self, store: CountedReads) -> None:
         with pytest.raises(ObjectNotFound):
