@@ -16,7 +16,7 @@ NAME_SOURCES: Final = "refstore.names"
 _BUILT_IN: Final[dict[str, tuple[str, str]]] = {
     "list": ("refstore_prune.sources.name_list:open_list", ""),
     "exec": ("refstore_prune.sources.name_list:open_exec", ""),
-    "lakefs": ("refstore_prune.sources.lakefs.source:open_lakefs", ""),
+    "lakefs": ("refstore_prune.sources.lakefs.source:open_lakefs", "lakefs"),
     "iceberg": ("refstore_prune.sources.iceberg:open_iceberg", "iceberg"),
     "delta": ("refstore_prune.sources.delta:open_delta", ""),
 }
