@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Choice, EngineOptions
     from refstore_gc.run_summary import ObjectCount
     from refstore_prune.key_history import KeyEvent, KeyHistory
+    from refstore_prune.lakefs_reports import ReportComparison
     from refstore_prune.prune_report import AgeRow, NamesCount, PrefixRow, PruneReport, UnnamedObject
     from refstore_prune.sources.base import MetadataPlace, NameSource, SourceFacts, SourceOptions
 
@@ -54,9 +55,11 @@ __all__ = [
     "ObjectCount",
     "PrefixRow",
     "PruneReport",
+    "ReportComparison",
     "SourceFacts",
     "SourceOptions",
     "UnnamedObject",
+    "compare_with_lakefs",
     "prune",
     "report",
     "status",
@@ -70,6 +73,7 @@ _MODULES: Final = {
     "MetadataPlace": "refstore_prune.sources.base",
     "NameSource": "refstore_prune.sources.base",
     "ObjectCount": "refstore_gc.run_summary",
+    "ReportComparison": "refstore_prune.lakefs_reports",
     "SourceFacts": "refstore_prune.sources.base",
     "SourceOptions": "refstore_prune.sources.base",
 }
@@ -174,6 +178,23 @@ def unmark(store: Place, run_id: str, *, state: Place | None = None) -> PruneRep
 
     with _open_files(store, state) as files:
         return run_state.unmark(files, run_id if run_id == "all" else _full_id(files, run_id))
+
+
+def compare_with_lakefs(
+    store: Place, report_url: str, *, namespace: str = "", state: Place | None = None, write: Place | None = None
+) -> ReportComparison:
+    """Compare the last mark with a report of lakeFS's own collector: its folder with `summary.json`.
+
+    `namespace`: the URL of the repository's namespace; '': the one in which the report lies. `write`: also write the
+    mark there in the form of such a report. Raises Invalid, NotFound, Corrupt, Unavailable.
+    """
+    from refstore_prune.lakefs_reports import compare, write_as_lakefs
+
+    of_state = None if state is None else _url_of(state)
+    compared = compare(_url_of(store), _url_of(report_url), state=of_state, namespace=namespace)
+    if write is not None:
+        write_as_lakefs(_url_of(store), _url_of(write), namespace=compared.namespace, state=of_state)
+    return compared
 
 
 def _full_id(files: ObjectStore, beginning: str) -> str:

@@ -48,6 +48,7 @@ class CollectorSummary(msgspec.Struct, frozen=True, kw_only=True):
 class ReportComparison(msgspec.Struct, frozen=True, kw_only=True):
     """How many objects two collectors would delete."""
 
+    namespace: str
     our_run: str
     their_run: str
     both: int
@@ -71,6 +72,7 @@ def compare(store_url: str, report_url: str, *, state: str | None = None, namesp
     only_ours = ours.filter(pc.invert(pc.is_in(ours, value_set=theirs)))
     only_theirs = theirs.filter(pc.invert(pc.is_in(theirs, value_set=ours)))
     return ReportComparison(
+        namespace=namespace,
         our_run=mark.manifest.run_id,
         their_run=summary.run_id,
         both=len(ours) - len(only_ours),

@@ -232,3 +232,30 @@ def unmark(
 
     settings_of(ctx)
     emit(ctx, run_row(refstore_prune.unmark(store, run_id, state=state)))
+
+
+@group.command("compare")
+def compare(
+    ctx: typer.Context,
+    store: Store,
+    report_url: Annotated[
+        str, typer.Argument(metavar="REPORT", help="The folder of a report of lakeFS's collector, with summary.json.")
+    ],
+    *,
+    namespace: Annotated[
+        str, typer.Option(metavar="URL", help="The repository's namespace. Default: the one in which REPORT lies.")
+    ] = "",
+    write: Annotated[
+        str | None, typer.Option(metavar="URL", help="Also write the mark there, in the form of such a report.")
+    ] = None,
+    state: State = None,
+) -> None:
+    """Compare the last mark with a report of lakeFS's own collector: what both, and what only one of them would delete.
+
+    \b
+    Example: refstore prune compare s3://lake/sales s3://lake/sales/_lakefs/retention/gc/unified/RUN_ID
+    """
+    import refstore_prune
+
+    settings_of(ctx)
+    emit(ctx, refstore_prune.compare_with_lakefs(store, report_url, namespace=namespace, state=state, write=write))

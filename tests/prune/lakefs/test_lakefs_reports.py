@@ -16,6 +16,7 @@ import pytest
 from refstore.errors import Corrupt, Invalid, NotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore_prune.lakefs_reports import compare, write_as_lakefs
+from tests.commands import Command
 from tests.prune.lakefs.lakefs_server import Lakefs, Repository
 from tests.prune.lakefs.test_prune_of_lakefs import age, prune
 from tests.prune.lakefs.test_source import fill
@@ -99,6 +100,18 @@ def test_the_mark_as_lakefs_writes_it(
     found = compare(store_url, target, namespace=f"{store_url}/sales")
     assert (found.both, found.only_ours, found.only_theirs) == (3, 0, 0)
     assert not any("refstore" in info.key for info in open_objects(store_url).list("sales/_lakefs/"))
+
+
+def test_the_command_compares_and_writes_the_mark(
+    refstore: Command, sales: Repository, store_url: str, marked: dict[str, str], tmp_path: Path
+) -> None:
+    report = f"{store_url}/sales/{write_report(sales, [marked['overwritten']], SGC)}"
+    found = refstore.json("prune", "compare", store_url, report, "--write", tmp_path.as_uri() + "/ours")
+    assert (found["both"], found["only_ours"], found["only_theirs"]) == (1, 2, 0)
+    again = refstore.json(
+        "prune", "compare", store_url, tmp_path.as_uri() + "/ours", "--namespace", f"{store_url}/sales"
+    )
+    assert (again["both"], again["only_ours"], again["only_theirs"]) == (3, 0, 0)
 
 
 @pytest.mark.parametrize(
