@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from refstore.core.arrow_arrays import make_array, to_numpy
+from refstore.errors import ObjectsUnavailable
 from refstore.lake_identity import LAKE_OBJECT
 from refstore.namespaces import NAMESPACE_OBJECT
 from refstore.objects.base import OWN_FILES, ObjectPage, ObjectStore, SkippedKeys
@@ -204,6 +205,7 @@ def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterato
     attempt, skipped, found = secrets.token_hex(8), SkippedKeys(), _FoundInKeys()
     store, files = open_store(layout.url, layout), open_store(layout.files, layout)
     waiting: list[Any] = []
+    last_key = interval.after
 
     def write() -> ListedChunk:
         table, key = pa.concat_tables(waiting), layout.file_key("listing", number, attempt)
@@ -213,7 +215,12 @@ def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterato
 
     pages = store.list_pages(interval.prefix, skipped=skipped, after=interval.after, before=interval.before)
     for page in pages:
-        table = found.add(page)
+        ordered = [last_key, *page.keys, *([interval.before] if interval.before else [])]
+        if any(one >= other for one, other in pairwise(ordered)):  # a key in another bucket than its name would be lost
+            raise ObjectsUnavailable(
+                f"the listing of {store.url} cannot be trusted: it is out of order behind {last_key!r}; check the server"
+            )
+        last_key, table = page.keys[-1], found.add(page)
         if len(table):
             waiting.append(table)
         if sum(map(len, waiting)) >= CHUNK_ROWS:

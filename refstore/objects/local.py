@@ -71,7 +71,6 @@ from refstore.objects.local_walk import (
     translate_errors,
 )
 from refstore.objects.object_keys import STAGING_SEGMENT, check_key, check_keys, check_prefix
-from refstore.objects.object_look import is_same_time
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
@@ -480,7 +479,7 @@ def _is_unchanged(parent: int, name: str, size_bytes: int, mtime_ms: int) -> boo
     if stat.S_ISDIR(found.st_mode):
         raise FileNotFoundError
     same_file = stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
-    return same_file and is_same_time(mtime_ms, found.st_mtime_ns // 1_000_000)
+    return same_file and mtime_ms == found.st_mtime_ns // 1_000_000
 
 
 def _group_by_directory(keys: Sequence[str]) -> dict[str, list[str]]:

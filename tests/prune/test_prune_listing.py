@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from refstore.errors import InvalidPath
+from refstore.errors import InvalidPath, ObjectsUnavailable
 from refstore.objects import ObjectStore, open_objects
+from refstore.objects.base import ObjectInfo
 from refstore.objects.memory import MemoryObjects
 from refstore_gc.engines.choice import Engines
 from refstore_gc.list_objects import KeyInterval
@@ -135,3 +138,20 @@ def test_tasks_list_everything_once(
 )
 def test_whose_metadata_a_key_is(key: str, kind: str, folder: str) -> None:
     assert metadata_place(key) == MetadataPlace(kind, folder)
+
+
+class DisorderedObjects(MemoryObjects):
+    """Lists its keys as its program's language compares them."""
+
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
+        listed = list(super().list(prefix, after=after, before=before))
+        return iter(sorted(listed, key=lambda info: info.key.encode("utf-16-be")))
+
+
+def test_a_listing_that_is_out_of_order_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DisorderedObjects()
+    fill(store, ["a\U0001f600", "a\ufffd", "b"])
+    layout = make_prune_layout("memory://disordered", "run", files=f"file://{tmp_path}")
+    monkeypatch.setattr(listing, "open_store", Mock(return_value=store))
+    with pytest.raises(ObjectsUnavailable, match="out of order"):
+        list(listing.list_part(layout, (0, KeyInterval(""))))
