@@ -218,7 +218,7 @@ def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterato
         ordered = [last_key, *page.keys, *([interval.before] if interval.before else [])]
         if any(one >= other for one, other in pairwise(ordered)):  # a key in another bucket than its name would be lost
             raise ObjectsUnavailable(
-                f"the listing of {store.url} cannot be trusted: it is out of order behind {last_key!r}; check the server"
+                f"the listing of {store.url} cannot be trusted: it is out of order after {last_key!r}; check its server"
             )
         last_key, table = page.keys[-1], found.add(page)
         if len(table):

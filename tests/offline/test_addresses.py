@@ -32,6 +32,16 @@ def test_an_address_is_in_the_bucket_of_the_last_cut_that_is_not_above_it(
     assert found.tolist() == [bisect_right(plain, address.encode()[:CUT_BYTES]) for address in addresses]
 
 
+@given(
+    st.lists(st.one_of(ANY, ANY.map(lambda text: "a" * CUT_BYTES + text))),
+    st.lists(st.one_of(ANY, ANY.map(lambda text: "a" * CUT_BYTES + text))),
+)
+def test_whole_cuts_are_compared_to_their_ends(addresses: list[str], cuts: list[str]) -> None:
+    ordered = sorted(cuts)
+    found = BucketBounds.from_addresses(ordered, are_whole=True).buckets_of(pa.array(addresses, pa.string()))
+    assert found.tolist() == [bisect_right(ordered, address) for address in addresses]
+
+
 @given(ADDRESSES, st.integers(0, 2**64 - 1))
 def test_an_address_has_one_key_whatever_stands_beside_it(addresses: list[str], seed: int) -> None:
     together = encode_addresses(pa.array(addresses, pa.string()), seed)
