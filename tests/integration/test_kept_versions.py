@@ -16,7 +16,7 @@ from refstore.errors import ObjectsRefused
 from refstore.lake import open_lake_at
 from refstore.monitoring import figures
 from refstore.objects import open_objects
-from refstore.objects.base import DeleteResult, VersioningStatus
+from refstore.objects.base import DeleteResult, SkippedKeys, VersioningStatus
 from refstore_gc import deleted_repositories, gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import KEPT_AS_VERSION_OUTCOME, ObjectCount
@@ -126,6 +126,22 @@ def test_what_stays_as_a_version_is_not_counted_as_reclaimed(bucket: KeepingBuck
     assert len(bucket.versions("/data/")) == 1, "what was deleted before is for the lifecycle rule"
     checks = {each["check"]: each for each in refstore("doctor", *where, "--json").json}
     assert checks["versions of deleted objects"]["state"] == "ok"
+
+
+def test_what_is_pruned_stays_as_a_version_or_goes_with_all_of_them(bucket: KeepingBucket) -> None:
+    for options, kept, left in (("", {"a"}, ["a", "b", "b", "c"]), (DELETE, set[str](), ["b", "b"])):
+        with closing(open_objects(bucket.url(options))) as store:
+            for key in ("a", "b", "c"):
+                store.put(f"data{options}/{key}", b"0123456789")
+            (listed,) = store.list_pages(f"data{options}/", skipped=SkippedKeys())
+            store.put(f"data{options}/b", b"another one")
+            store.delete_many([f"data{options}/c"])
+            deletion = store.delete_unchanged(listed)
+            assert [key[-1] for key in deletion.deleted_keys] == ["a"]
+            assert {key[-1] for key, _ in deletion.kept_keys} == kept
+            assert [key[-1] for key in deletion.changed_keys] == ["b"]
+            assert [key[-1] for key in deletion.missing_keys] == ["c"]
+        assert sorted(each.key[-1] for each in bucket.versions(f"data{options}/")) == left
 
 
 def test_a_lock_is_named_and_the_object_counts_as_failed(bucket: KeepingBucket, kv: str, refstore: Command) -> None:
