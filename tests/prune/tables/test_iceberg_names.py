@@ -206,8 +206,8 @@ def test_an_older_metadata_file_may_be_gone(lake: Path, table: Table) -> None:
 
 
 def test_half_a_file_is_refused(lake: Path, table: Table) -> None:
-    """pyiceberg's own reader would go on with what follows in memory, or take it for the end. Only a manifest list that
-    ends with a whole block, of which nothing says how long it is, looks whole.
+    """pyiceberg's own reader would go on with what follows in memory, or take it, or an empty block, for the end. A
+    manifest list alone looks whole if it ends with a whole block: nothing says how long it is.
     """
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -220,6 +220,13 @@ def test_half_a_file_is_refused(lake: Path, table: Table) -> None:
                 file.write_bytes(whole[:end])
                 with pytest.raises(Corrupt):
                     names_of(name)
+        mark = whole[-16:]
+        header = whole[: whole.index(mark) + 16]
+        without_records = [header] if location != lists else []
+        for content in (*without_records, header + b"\0\4\3\0" + mark + whole[len(header) :]):
+            file.write_bytes(content)
+            with pytest.raises(Corrupt):
+                names_of(name)
         file.write_bytes(whole)
     metadata = path_of(table.metadata.metadata_log[-1].metadata_file)
     metadata.write_bytes(metadata.read_bytes()[:100])
