@@ -1,7 +1,7 @@
 """Reads the names of a Delta table: of every file that any version names which the table's log still has.
 
 `delta:TABLE_URL` reads the log through refstore's own driver of the URL's scheme, with the credentials that it finds:
-for `s3://` those of boto3 (`AWS_*`, `~/.aws`), with `?endpoint=` or `AWS_ENDPOINT_URL`. The log is read directly, as
+for `s3://` those of boto3 (`AWS_*`, `~/.aws`), and another endpoint by `?endpoint=`. The log is read directly, as
 libraries answer what one version needs, and leave out removed files, change data and older versions.
 
 All commits that are there are read, the oldest checkpoint, the newest one, and each one before which a commit is gone:
@@ -91,7 +91,7 @@ class _File(msgspec.Struct, rename="camel"):
     deletion_vector: _DeletionVector | None = None
 
 
-class _Protocol(msgspec.Struct, rename="camel"):
+class _TableProtocol(msgspec.Struct, rename="camel"):
     min_reader_version: int
     min_writer_version: int
     reader_features: list[str] | None = None
@@ -105,7 +105,7 @@ class _Action(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     remove: _File | None = None
     cdc: _File | None = None
     sidecar: _File | None = None
-    protocol: _Protocol | None = None
+    protocol: _TableProtocol | None = None
     meta_data: msgspec.Raw = msgspec.Raw()
     txn: msgspec.Raw = msgspec.Raw()
     commit_info: msgspec.Raw = msgspec.Raw()
@@ -242,7 +242,7 @@ class _LogReader:
                 action: batch.column(action).drop_null().to_pylist() for action in batch.schema.names
             }
             for protocol in actions.pop("protocol", []):
-                self.check_protocol(msgspec.convert(protocol, _Protocol))
+                self.check_protocol(msgspec.convert(protocol, _TableProtocol))
             for sidecar in actions.pop("sidecar", []):
                 yield from self._read_sidecar(store, sidecar["path"])
             for each in chain.from_iterable(actions.values()):
@@ -270,7 +270,7 @@ class _LogReader:
         """Return the URL of a path, percent-encoded as it is in the log, and of some writers was not."""
         return path if _ABSOLUTE.match(path) else f"{self.folder}/{path}"
 
-    def check_protocol(self, protocol: _Protocol) -> None:
+    def check_protocol(self, protocol: _TableProtocol) -> None:
         """Raise Invalid for a table that may name files where nobody looks."""
         versions = protocol.min_reader_version, protocol.min_writer_version
         if versions[0] > READER_VERSION_MAX or versions[1] > WRITER_VERSION_MAX:

@@ -68,7 +68,7 @@ class _StatisticsFile(msgspec.Struct, rename="kebab"):
     statistics_path: str
 
 
-class _LogEntry(msgspec.Struct, rename="kebab"):
+class _MetadataLogEntry(msgspec.Struct, rename="kebab"):
     metadata_file: str
 
 
@@ -79,12 +79,12 @@ class _Metadata(msgspec.Struct, rename="kebab"):
     location: str
     last_updated_ms: int = 0
     snapshots: list[_Snapshot] | None = None
-    metadata_log: list[_LogEntry] | None = None
+    metadata_log: list[_MetadataLogEntry] | None = None
     statistics: list[_StatisticsFile] | None = None
     partition_statistics: list[_StatisticsFile] | None = None
 
 
-class _Manifest(NamedTuple):
+class _ManifestFile(NamedTuple):
     path: str
     bytes: int
     must_exist: bool
@@ -96,7 +96,7 @@ class _TableNames(NamedTuple):
 
     files: set[str]
     """All but what only manifests name."""
-    manifests: dict[str, _Manifest]
+    manifests: dict[str, _ManifestFile]
     folders: set[str]
     """Where the table and its metadata files lie."""
     read: dict[str, int]
@@ -177,7 +177,7 @@ class _ManifestTask:
 
     table: _TableReader
     properties: dict[str, str]
-    manifests: list[_Manifest]
+    manifests: list[_ManifestFile]
 
     def __call__(self) -> Iterator[NameBatch]:
         yield from batch_names(self._names())
@@ -255,7 +255,7 @@ def _read_names(files: FileIO, current: str, others: Iterable[str]) -> _TableNam
     for location in dict.fromkeys((current, *metadata)):  # the current one first: what it names must exist
         for snapshot in metadata[location].snapshots or ():
             for path in snapshot.manifests:
-                _ = found.manifests.setdefault(path, _Manifest(path, 0, location == current))
+                _ = found.manifests.setdefault(path, _ManifestFile(path, 0, location == current))
             if snapshot.manifest_list:
                 _ = lists.setdefault(snapshot.manifest_list, location == current)
         for statistics in (metadata[location].statistics, metadata[location].partition_statistics):
@@ -301,11 +301,11 @@ def _read_metadata(files: FileIO, location: str) -> _Metadata:
     return metadata
 
 
-def _read_manifests(files: FileIO, path: str, must_exist: bool) -> list[_Manifest] | None:
+def _read_manifests(files: FileIO, path: str, must_exist: bool) -> list[_ManifestFile] | None:
     """Return the manifests of a manifest list; None: it is gone, and may be."""
     try:
         records = _read_records(files, path, MANIFEST_PATH, MANIFEST_LENGTH)
-        return [_Manifest(manifest, length, must_exist) for manifest, length in records]
+        return [_ManifestFile(manifest, length, must_exist) for manifest, length in records]
     except FileNotFoundError:
         if must_exist:
             raise
