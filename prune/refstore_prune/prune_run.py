@@ -19,7 +19,7 @@ import msgspec
 from refstore.core.clock import SystemClock
 from refstore.core.ids import RandomIds
 from refstore.core.step_progress import ReportProgress, ignore_progress
-from refstore.errors import Invalid, InvalidSettings, RefstoreError, StoreMisconfigured
+from refstore.errors import Conflict, Invalid, InvalidSettings, RefstoreError, StoreMisconfigured, Unavailable
 from refstore.objects import make_objects
 from refstore.objects.base import ObjectStore
 from refstore.objects.store_urls import parse_store_url
@@ -244,9 +244,15 @@ def _check_clock(run: PruneRun) -> None:
 
 
 def _record_failure(run: PruneRun, lock: PruneLock, error: Exception) -> None:
-    """Leave a report, and remove what the run wrote. A mark that stands keeps its files."""
+    """Leave a report, and remove what the run wrote. A mark that stands keeps its files. Raises Conflict: another run
+    took over, and perhaps removed files, of which the error speaks.
+    """
+    with suppress(Unavailable):
+        try:
+            lock.check()
+        except Conflict as taken_over:
+            raise taken_over from error
     with suppress(RefstoreError):
-        lock.check()
         beginnings = ["listing/", "names/", "clock"]
         if run.files.head_many([run.layout.named_file_key(MARK_FILE)])[0] is None:
             beginnings.append("mark/")
