@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.kit.clock import FakeClock
 
 
 @contextmanager
-def moving_clock(wall_ms: int = 0) -> Iterator[FakeClock]:
+def moving_clock(wall_ms: int = 0) -> Generator[FakeClock, None, None]:
     """Let the wall clock of this process stand still but for what a test moves it."""
     clock = FakeClock(wall_ms) if wall_ms else FakeClock()
     with pytest.MonkeyPatch.context() as patch:

@@ -198,15 +198,18 @@ class History:
         self.source = OwnersNames(self, as_of_ms)
         run = self.running = ModelRun(self.model, self.draw_rules(), now_ms)
         self.log.append(f"run {run.rules} {dry_run=}")
+        report, stopped_by = None, set[str]()
         try:
             report = self.call(run.rules, dry_run=dry_run, take_over=take_over)
         except PruneStopped as stopped:
-            assert not self.lost_lock or dry_run
-            run.compare(self.source.read, as_of_ms)
-            assert {*stopped.words} == run.check() != set()
+            stopped_by = {*stopped.words}
         except Conflict:
             assert self.lost_lock
-        else:
+        if stopped_by:
+            run.compare(self.source.read, as_of_ms)
+            assert run.check() == stopped_by
+            assert dry_run or not self.lost_lock
+        if report is not None:
             assert dry_run or not self.lost_lock
             if dry_run:
                 run.compare(self.source.read, as_of_ms)

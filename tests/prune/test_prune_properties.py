@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,7 @@ def seeds(few: int) -> pytest.MarkDecorator:
 
 
 @contextmanager
-def small_parts(rng: Random) -> Iterator[None]:
+def small_parts(rng: Random) -> Generator[None, None, None]:
     """Let a few objects make several intervals, chunks, buckets, units and batches."""
     with pytest.MonkeyPatch.context() as patch:
         if rng.random() < 0.8:
