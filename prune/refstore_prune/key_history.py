@@ -111,7 +111,7 @@ def _find_events(files: ObjectStore, manifest: MarkManifest, key: str) -> Iterat
     for is_due in (True, False):
         units = [unit for unit in manifest.units if unit.is_due is is_due]
         for unit in units[: bisect_right(units, key, key=_first_key)][-1:]:
-            rows = _find_rows(read_unit(files, unit), key)
+            rows = _find_rows(read_unit(files, unit, (manifest.marked_ms, manifest.stood_ms)), key)
             for row in rows:
                 yield _event(manifest, row, UNNAMED)
             if rows and is_due:

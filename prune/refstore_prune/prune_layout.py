@@ -59,7 +59,9 @@ class MarkManifest(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     store: str
     marked_ms: int
-    """When the run began: what is unnamed and was not marked before is marked as of then."""
+    """When the run began. Its units have this time for what no earlier run had marked."""
+    stood_ms: int
+    """When it had read all names: the grace period of what it was the first to mark counts from then (rule 25)."""
     grace_ms: int = 0
     """The grace period of the run. That of the run that sweeps counts."""
     names: int

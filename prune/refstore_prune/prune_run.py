@@ -139,14 +139,15 @@ def run_prune(
             names = gather_names(run.layout, run.engine, sources, has_encoded_keys=listing.facts.has_encoded_keys)
             facts = [source.facts() for source in sources]
             found = compare(run.engine, _compare_task(run, facts, last), listing.chunks, names, last)
-        report = make_report(run, listing, found, facts, unseen)
+        stood_ms = SystemClock().now_ms()
+        report = make_report(run, listing, found, facts, unseen, stood_ms)
         failed = _check_after(run, listing, found, last)
         if run.lock is None:
             return _conclude(
                 run, report, "simulated", failed_checks=[f"{each.message} ({each.word})" for each in failed]
             )
         checks.refuse(failed, options.consent)
-        _let_mark_stand(run, run.lock, found)
+        _let_mark_stand(run, run.lock, found, stood_ms)
         with run.steps.step("deleting what is due"):
             outcomes = sweep_units(run.engine, run.layout, found.units, reading_ms, run.lock.generation)
         report = _count_outcomes(run, report, outcomes)
@@ -294,6 +295,7 @@ def _compare_task(run: PruneRun, facts: Sequence[SourceFacts], last: LastMark | 
         never_taken=tuple(sorted({pattern for source in run.sources for pattern in source.never_taken})),
         never_taken_folders=tuple(sorted({each for source in run.sources for each in source.never_taken_folders})),
         folders=tuple(sorted({source.folder for source in run.sources})),
+        last_times=(last.manifest.marked_ms, last.manifest.stood_ms) if last else (0, 0),
         unmarked_ms=tuple(last.unmarked_ms) if last else (),
     )
 
@@ -310,12 +312,13 @@ def _check_after(run: PruneRun, listing: Listing, found: Comparison, last: LastM
 # ---- act
 
 
-def _let_mark_stand(run: PruneRun, lock: PruneLock, found: Comparison) -> None:
+def _let_mark_stand(run: PruneRun, lock: PruneLock, found: Comparison, stood_ms: int) -> None:
     """Write what the mark holds, last of its files. Raises Conflict: another run took over."""
     manifest = MarkManifest(
         run_id=run.layout.run_id,
         store=run.layout.url,
         marked_ms=run.began_ms,
+        stood_ms=stood_ms,
         grace_ms=run.options.grace // timedelta(milliseconds=1),
         names=found.names,
         units=found.units,
@@ -344,13 +347,19 @@ def _conclude(run: PruneRun, report: PruneReport, state: RunState, **more: objec
 
 
 def make_report(
-    run: PruneRun, listing: Listing, found: Comparison, facts: Sequence[SourceFacts], unseen: Sequence[str]
+    run: PruneRun,
+    listing: Listing,
+    found: Comparison,
+    facts: Sequence[SourceFacts],
+    unseen: Sequence[str],
+    stood_ms: int,
 ) -> PruneReport:
-    """Return what the run found; nothing was done yet."""
+    """Return what the run found; nothing was done yet. `stood_ms`: of its mark."""
     skipped = listing.facts.skipped
     examples = ", ".join(listing.facts.skipped_examples)
     grace_ms = run.options.grace // timedelta(milliseconds=1)
     folders = sorted({source.folder for source in run.sources})
+    first_ms = stood_ms if found.first_marked_ms == run.began_ms else found.first_marked_ms
     return PruneReport(
         run_id=run.layout.run_id,
         store=run.layout.url,
@@ -384,7 +393,7 @@ def make_report(
             *([] if "" in folders else [f"What lies outside of {', '.join(folders)}: no source has names of it."]),
             *(sentence for each in facts for sentence in each.not_seen),
         ],
-        next_due_ms=found.first_marked_ms + grace_ms if found.first_marked_ms else 0,
+        next_due_ms=first_ms + grace_ms if first_ms else 0,
     )
 
 

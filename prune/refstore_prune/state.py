@@ -43,6 +43,7 @@ from refstore.errors import (
 from refstore.objects.base import ObjectStore, put_if_new
 from refstore_gc.run_context import owner
 from refstore_gc.run_layout import BULK_KEYS, read_json, read_table, remove_run_files, write_json
+from refstore_gc.untyped_arrow import pa, pc
 from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, MarkManifest, MarkUnit
 from refstore_prune.prune_report import PruneReport
 
@@ -302,8 +303,11 @@ def _read_manifest(files: ObjectStore, run_id: str) -> MarkManifest:
     return manifest
 
 
-def read_unit(files: ObjectStore, unit: MarkUnit) -> Any:
-    """Return the table of a unit. Raises Corrupt: it is gone, damaged, or another one."""
+def read_unit(files: ObjectStore, unit: MarkUnit, times: tuple[int, int] = (0, 0)) -> Any:
+    """Return the table of a unit. `times`: `marked_ms` and `stood_ms` of its mark; the first is replaced by the second,
+    so that what later runs carry on has the time from which its grace period counts. Raises Corrupt: it is gone,
+    damaged, or another one.
+    """
     try:
         table = read_table(files, unit.file)
     except Corrupt as error:
@@ -311,7 +315,8 @@ def read_unit(files: ObjectStore, unit: MarkUnit) -> Any:
     is_it = table.column_names == UNIT_COLUMNS and len(table) == unit.objects
     if not is_it or table["key"][0].as_py() != unit.first_key:
         raise Corrupt(f"{unit.file} in {files.url} is not the file that the mark names; {_ADVICE}")
-    return table
+    marked_ms = pc.if_else(pc.equal(table["marked_ms"], times[0]), times[1], table["marked_ms"])
+    return table.set_column(UNIT_COLUMNS.index("marked_ms"), "marked_ms", marked_ms.cast(pa.int64()))
 
 
 def write_report(files: ObjectStore, report: PruneReport) -> None:
@@ -335,13 +340,14 @@ def unmark(files: ObjectStore, run_id: str, *, take_over: bool = False) -> Prune
     files are in. Return the report of the run, or of the last one. Raises NotFound, RunUnderWay, Corrupt.
     """
     is_all = run_id == "all"
-    with open_run(files, RandomIds().new_id(SystemClock().now_ms()), take_over=take_over):
+    with open_run(files, RandomIds().new_id(SystemClock().now_ms()), take_over=take_over) as lock:
         runs = [run for run in _read_folders(files) if is_all or run.run_id == _check_run_id(run_id)]
         if not runs or not (is_all or MARK_FILE in runs[0].names):
             raise NotFound(f"{files.url} has no mark of {run_id}; `refstore prune status` names the runs")
         for run in runs:
-            marked_ms = 0 if is_all else _read_manifest(files, run.run_id).marked_ms
+            marked_ms = 0 if is_all else _read_manifest(files, run.run_id).stood_ms
             write_json(files, _run_key(run.run_id, UNMARKED_FILE), UnmarkRecord(marked_ms, is_all))
+        lock.check()  # a run that took over meanwhile may have read the mark before
     return _report_of(files, runs[0], is_on=False)
 
 

@@ -31,6 +31,7 @@ def write_mark(
     *,
     is_due: bool = True,
     marked_ms: int = BEGAN_MS,
+    stood_ms: int | None = None,
     rows: int = 10_000,
     state: RunState | None = "marked",
 ) -> MarkManifest:
@@ -53,7 +54,13 @@ def write_mark(
             )
         )
     manifest = MarkManifest(
-        run_id=layout.run_id, store=layout.url, marked_ms=marked_ms, grace_ms=GRACE_MS, names=1, units=units
+        run_id=layout.run_id,
+        store=layout.url,
+        marked_ms=marked_ms,
+        stood_ms=marked_ms if stood_ms is None else stood_ms,
+        grace_ms=GRACE_MS,
+        names=1,
+        units=units,
     )
     write_json(files, f"{PRUNE_ROOT}{layout.run_id}/mark.json", manifest)
     if state is not None:

@@ -4,10 +4,8 @@ tell in between what is true, and the next run comes to the end that it would ha
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -15,13 +13,11 @@ from pathlib import Path
 import pytest
 
 import refstore_prune
-from refstore.errors import NotFound, ObjectsUnavailable, RefstoreError, RunUnderWay
+from refstore.errors import RunUnderWay
 from refstore.objects import open_objects
-from refstore.objects.memory import MemoryObjects
-from refstore_prune import PruneReport
 from refstore_prune.state import last_mark, read_lock, read_unit
 from tests.prune.folders import make_store, stored_keys
-from tests.prune.killed_runs import FORKS, at_each_step, fail, run_and_die, run_once, split_work
+from tests.prune.killed_runs import FORKS, run_and_die, run_once, split_work
 
 NAMED = ["a/1", "b/2", "c", "n/5", "z"]
 DUE = ["a/2", "b/1", "n/1", "x", "y"]

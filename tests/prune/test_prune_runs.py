@@ -17,11 +17,13 @@ from refstore.objects import open_objects
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_summary import ObjectCount
 from refstore_prune import compare, list_store
+from refstore_prune.key_history import read_history
 from refstore_prune.prune_report import PruneReport
 from refstore_prune.sources.base import NamePart
-from refstore_prune.state import last_mark, read_report
+from refstore_prune.state import last_mark, read_report, unmark
 from tests.prune.folders import make_store, stored_keys
 from tests.prune.given_names import GivenNames, count_of, prune
+from tests.prune.marks import layout_of, list_objects, run_id, write_mark
 from tests.servers.s3_servers import S3Server
 
 LONG = "tenants/0/warehouse/sales.db/transactions/year=2024/month="
@@ -66,6 +68,26 @@ def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- what goes, and when
+
+
+def test_the_grace_period_counts_from_the_end_of_the_reading(folder: Path, url: str, engines: Engines) -> None:
+    """A run that read for nine minutes is no earlier reading for what is marked, but the one that it ended with."""
+    store, now_ms = open_objects(url), SystemClock().now_ms()
+    stray = list_objects(store, f"{LONG}12/stray")
+    begun, ended = now_ms - 600_000, now_ms - 60_000
+    write_mark(store, layout_of(store), stray, is_due=False, marked_ms=begun, stood_ms=ended)
+    source = [*NAMED, *STRAY[:-1]]
+    waits = prune(url, source, engines, grace=timedelta(minutes=5))
+    assert (waits.due.objects, waits.waiting.objects, waits.newly_marked.objects) == (0, 1, 0)
+    assert waits.next_due_ms == ended + 300_000
+    assert read_history(store, url, STRAY[-1]).due_ms == ended + 300_000
+    unmark(store, run_id(1))
+    begins_anew = prune(url, source, engines, grace=timedelta(seconds=30))
+    assert (begins_anew.due.objects, begins_anew.newly_marked.objects) == (0, 1)
+    unmark(store, begins_anew.run_id)
+    assert prune(url, source, engines, grace=timedelta(0)).newly_marked.objects == 1
+    done = prune(url, source, engines, grace=timedelta(0))
+    assert done.outcomes["deleted"].objects == 1
 
 
 @pytest.mark.parametrize("tasks", [0, 5])
@@ -126,11 +148,11 @@ def test_what_is_named_in_whatever_spelling_never_goes(
 def test_a_grace_period_is_waited_for(folder: Path, url: str, engines: Engines) -> None:
     week = timedelta(days=7)
     first = prune(url, NAMED, engines, grace=week)
-    assert first.next_due_ms == first.began_ms + 7 * 86_400_000
+    assert first.began_ms <= first.next_due_ms - 7 * 86_400_000 <= first.ended_ms
     second = prune(url, NAMED, engines, grace=week)
     assert (second.due.objects, second.waiting.objects, second.newly_marked.objects) == (0, len(STRAY), 0)
     assert second.next_due_ms == first.next_due_ms
-    assert {each.marked_ms for each in second.largest} == {first.began_ms}
+    assert {each.marked_ms for each in second.largest} == {first.next_due_ms - 7 * 86_400_000}
     assert prune(url, NAMED, engines).due.objects == len(STRAY)
     assert stored_keys(folder) == {*NAMED}
 
