@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -42,8 +42,9 @@ FEW_KEYS: Final = 1000
 _PROBES_AT_ONCE: Final = 8
 _PROBES_PER_INTERVAL: Final = 16
 _PROBES_MAX: Final = 2000
-_PROBE_SECONDS_MAX: Final = 10.0
-"""In a folder of a million files each probe reads all of their names."""
+PROBE_SECONDS_MAX: Final = 10.0
+LOCAL_PROBE_SECONDS_MAX: Final = 1.0
+"""In a large folder each probe reads the names of all its files, and listing them takes no more than some of these."""
 _GROUPS_PER_INTERVAL: Final = 8
 """So that intervals of several groups of keys are about equally long."""
 
@@ -142,12 +143,12 @@ class _Probes:
     def __init__(self, store: ObjectStore, probes_max: int) -> None:
         self._store = store
         self._left = probes_max
-        self._began = time.monotonic()
+        self._end = time.monotonic() + (PROBE_SECONDS_MAX if store.is_remote else LOCAL_PROBE_SECONDS_MAX)
         self._lock = Lock()
 
     def find_groups(self, prefix: str) -> list[str]:
         """Return the beginnings of groups of keys with this prefix that may have more than `FEW_KEYS`, in order. Each
-        is longer than the prefix, and they differ behind it. Return none if there are few keys, or it took too long.
+        is longer than the prefix, and they differ behind it. If it takes too long, these are not all.
         """
         groups: list[str] = []
         after = ""
@@ -163,14 +164,16 @@ class _Probes:
             after = next_beginning(groups[-1])
             if not after:
                 return groups
-        return []
+        return groups
 
     def _may_probe(self) -> bool:
         with self._lock:
             self._left -= 1
-            return self._left >= 0 and time.monotonic() - self._began < _PROBE_SECONDS_MAX
+            return self._left >= 0 and time.monotonic() < self._end
 
     def _next_keys(self, prefix: str, after: str) -> list[str]:
+        if not self._store.is_remote:  # whose pages are larger
+            return [info.key for info in islice(self._store.list(prefix, after=after), FEW_KEYS)]
         keys: list[str] = []
         for page in self._store.list_pages(prefix, skipped=SkippedKeys(), after=after):
             keys += page.keys

@@ -46,6 +46,12 @@ def list_intervals(store: ObjectStore, intervals: list[KeyInterval]) -> list[lis
     return [[info.key for info in store.list(each.prefix, after=each.after, before=each.before)] for each in intervals]
 
 
+@pytest.fixture(autouse=True)
+def _time_for_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PROBE_SECONDS_MAX", "LOCAL_PROBE_SECONDS_MAX"):
+        monkeypatch.setattr(listing, name, 1e9)
+
+
 @given(KEYS, KEYS)
 @example(["a/b", "a"], ["a", "a/b"])
 def test_intervals_between_any_cuts_have_every_key_once(keys: list[str], cuts: list[str]) -> None:
