@@ -77,9 +77,8 @@ def check_owners_above(store_url: str) -> tuple[list[FailedCheck], list[str]]:
                 if _is_there(url, key):
                     found.append(f"{url.partition('?')[0].rstrip('/')}/{key}")
             except ObjectsRefused:
-                if url == store_url:
-                    raise
-                unseen.append(f"whether refstore owns {url.partition('?')[0]}: this may not be read there")
+                if url != store_url:  # there the listing tells
+                    unseen.append(f"whether refstore owns {url.partition('?')[0]}: this may not be read there")
                 break
     return _check_owners(found), unseen
 
