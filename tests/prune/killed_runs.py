@@ -27,7 +27,7 @@ from tests.prune.given_names import GivenNames, prune
 
 STEPS = ("put", "get", "head", "head_many", "list", "list_pages", "delete_many", "delete_unchanged")
 FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.prune.killed_runs", "refstore.objects.s3"])
+FORKS.set_forkserver_preload(["tests.prune.killed_runs", "refstore.objects.s3", "pandas"])
 
 
 def in_this_process() -> Engines:
@@ -91,14 +91,26 @@ def at_each_step(
         yield
 
 
-def fail(call: Callable[[], Any], how: str) -> Any:
-    """Fail a call: its request, or its reply, is lost; or its answer ends in the middle."""
-    if how == "request":
-        raise ObjectsUnavailable("planted: 503, the store is overloaded")
-    answer = call()
-    if how == "middle" and hasattr(answer, "__next__"):
-        return _break_off(answer)
-    raise ObjectsUnavailable("planted: nobody answered in time")
+class OneFailure:
+    """Lets one step fail: its request, or its reply, is lost; or its answer ends in the middle."""
+
+    def __init__(self, step: int, how: str) -> None:
+        self.step, self.how = step, how
+        self.is_reached = self.has_failed = False
+
+    def make(self, number: int, call: Callable[[], Any]) -> Any:
+        if number != self.step:
+            return call()
+        self.is_reached = True
+        if self.how == "request":
+            self.has_failed = True
+            raise ObjectsUnavailable("planted: 503, the store is overloaded")
+        answer = call()
+        if self.how == "reply":
+            self.has_failed = True
+            raise ObjectsUnavailable("planted: nobody answered in time")
+        self.has_failed = hasattr(answer, "__next__")
+        return _break_off(answer) if self.has_failed else answer
 
 
 def _break_off(answer: Iterator[Any]) -> Iterator[Any]:

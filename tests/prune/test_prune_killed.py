@@ -4,21 +4,25 @@ tell in between what is true, and the next run comes to the end that it would ha
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 import refstore_prune
-from refstore.errors import RunUnderWay
+from refstore.errors import RefstoreError, RunUnderWay
 from refstore.objects import open_objects
-from refstore_prune.state import last_mark, read_lock, read_unit
+from refstore.objects.local import LocalObjects
+from refstore_prune.state import LockState, last_mark, read_lock, read_unit
 from tests.prune.folders import make_store, stored_keys
-from tests.prune.killed_runs import FORKS, run_and_die, run_once, split_work
+from tests.prune.killed_runs import FORKS, OneFailure, at_each_step, run_and_die, run_once, split_work
 
+EVERYTHING = "REFSTORE_PRUNE_HISTORIES" in os.environ
+"""Whether every step fails in every way; else each fails in one."""
 NAMED = ["a/1", "b/2", "c", "n/5", "z"]
 DUE = ["a/2", "b/1", "n/1", "x", "y"]
 """What an earlier run has marked."""
@@ -44,6 +48,12 @@ class Scene:
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(self.before, self.folder)
 
+    def lock(self) -> LockState:
+        with closing(open_objects(self.url)) as files:
+            lock = read_lock(files)
+            assert lock is not None
+            return lock
+
     def marks(self) -> tuple[str, set[str]]:
         """Return which run's mark stands, and its keys."""
         with closing(open_objects(self.url)) as files:
@@ -61,15 +71,14 @@ class Scene:
         runs = refstore_prune.status(self.url)
         assert runs[0] == self.first
         assert len(runs) <= 2
-        with closing(open_objects(self.url)) as files:
-            lock = read_lock(files)
-        assert lock is not None
+        lock = self.lock()
         for each in runs[1:]:
             assert lock.is_done or (each.run_id, each.state) == (lock.run_id, "running")
         if run_id == self.first.run_id:
             assert left == {*NAMED, *AGAIN, *NEW, *DUE}
         told = refstore_prune.report(self.url)
-        assert told.state in ("marked", "done", "failed", "incomplete")
+        assert told.state in ("marked", "done")
+        assert told.state != "done" or (told.outcomes["deleted"].objects, left & {*DUE}) == (len(DUE), set())
         for key in DUE:
             history = refstore_prune.why(self.url, key)
             assert history.is_stored == (key in left)
@@ -84,12 +93,10 @@ class Scene:
     def finish(self) -> None:
         """The next run does what is left, and the one behind it leaves what is named."""
         left, (stands, _) = stored_keys(self.folder), self.marks()
-        with closing(open_objects(self.url)) as files:
-            lock = read_lock(files)
-        if lock is not None and not lock.is_done:
+        if not self.lock().is_done:
             with pytest.raises(RunUnderWay):
                 run_once(self.url, [*NAMED, *AGAIN])
-        due = (left & {*DUE}) | ({*NEW} if stands != self.first.run_id else set())
+        due = left & {*DUE, *(NEW if stands != self.first.run_id else [])}
         report = run_once(self.url, [*NAMED, *AGAIN], take_over=True)
         assert report.due.objects == len(due)
         assert {name: of.objects for name, of in report.outcomes.items()} == ({"deleted": len(due)} if due else {})
@@ -104,6 +111,7 @@ class Scene:
 
 def test_killed_at_every_step(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
+    step = 0
     for step in count(1):
         scene.restore()
         process = FORKS.Process(target=run_and_die, args=(scene.url, [*NAMED, *AGAIN], step))
@@ -112,7 +120,39 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
-        if (scene.folder / "_refstore/prune/locks").exists():
-            scene.check_between()
+        scene.check_between()
         scene.finish()
     assert step > 40
+
+
+@pytest.mark.parametrize("how", ["request", "reply", "middle"])
+def test_every_step_fails_once(tmp_path: Path, how: str) -> None:
+    """Of a step the request or the reply is lost, or the answer ends in the middle: the run ends with an error, or says
+    what is left. No mark stands half, and whatever it was, the next run comes to the end.
+    """
+    scene = Scene(tmp_path)
+    names, failed = [*NAMED, *AGAIN], False
+    for step in count(1):
+        if not EVERYTHING and how != "middle" and step % 2 != (how == "reply"):
+            continue
+        scene.restore()
+        report, failure = None, OneFailure(step, how)
+        with suppress(RefstoreError), split_work(), at_each_step(LocalObjects, failure.make):
+            report = run_once(scene.url, names)
+        if not failure.is_reached:
+            break
+        if not failure.has_failed:
+            continue
+        left = stored_keys(scene.folder)
+        assert left >= {*names, *NEW}
+        run_id, _ = scene.marks()
+        if report is not None:
+            gone = sum(of.objects for name, of in report.outcomes.items() if name != "failed")
+            assert gone <= len({*DUE} - left)
+            assert left & {*DUE} <= set() if report.state == "done" else report.outcomes["failed"].objects >= 1
+            assert run_id == report.run_id
+        elif run_id == scene.first.run_id:
+            assert left >= {*DUE}
+        failed = failed or report is None
+        scene.finish()
+    assert failed
