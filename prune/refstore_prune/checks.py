@@ -22,7 +22,7 @@ from refstore_gc.run_context import BreakerLimits
 from refstore_gc.run_summary import ObjectCount
 from refstore_prune.compare import Comparison
 from refstore_prune.list_store import PLACES_MAX, IntervalFacts
-from refstore_prune.prune_layout import MarkManifest
+from refstore_prune.prune_layout import PruneManifest
 from refstore_prune.sources.base import NameSource
 
 NO_CONSENT: Final = "no-consent-possible"
@@ -117,7 +117,7 @@ def check_comparison(
     found: Comparison,
     facts: IntervalFacts,
     sources: Sequence[NameSource],
-    last: MarkManifest | None,
+    last: PruneManifest | None,
     limits: BreakerLimits,
 ) -> Iterator[FailedCheck]:
     """Yield the checks that fail."""

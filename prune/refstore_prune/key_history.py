@@ -18,7 +18,7 @@ from refstore.objects.object_keys import check_key
 from refstore_gc.run_layout import read_json, read_table
 from refstore_gc.run_summary import FAILED_OUTCOME
 from refstore_gc.untyped_arrow import pa, pc
-from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, MarkManifest, MarkUnit
+from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, PruneManifest, PruneUnit
 from refstore_prune.state import last_mark, read_runs, read_unit
 
 UNNAMED: Final = "unnamed"
@@ -100,14 +100,14 @@ def _find_due_ms(files: ObjectStore, store_url: str, waiting: KeyEvent | None) -
     return 0
 
 
-def _read_manifest(files: ObjectStore, run_id: str) -> MarkManifest | None:
+def _read_manifest(files: ObjectStore, run_id: str) -> PruneManifest | None:
     try:
-        return read_json(files, f"{PRUNE_ROOT}{run_id}/{MARK_FILE}", MarkManifest, "look at the run's report")
+        return read_json(files, f"{PRUNE_ROOT}{run_id}/{MARK_FILE}", PruneManifest, "look at the run's report")
     except ObjectNotFound:  # it is on, or stopped before its mark stood
         return None
 
 
-def _find_events(files: ObjectStore, manifest: MarkManifest, key: str) -> Iterator[KeyEvent]:
+def _find_events(files: ObjectStore, manifest: PruneManifest, key: str) -> Iterator[KeyEvent]:
     for is_due in (True, False):
         units = [unit for unit in manifest.units if unit.is_due is is_due]
         for unit in units[: bisect_right(units, key, key=_first_key)][-1:]:
@@ -123,7 +123,7 @@ def _find_events(files: ObjectStore, manifest: MarkManifest, key: str) -> Iterat
                     yield _event(manifest, row, str(row["outcome"]))
 
 
-def _first_key(unit: MarkUnit) -> str:
+def _first_key(unit: PruneUnit) -> str:
     return unit.first_key
 
 
@@ -132,7 +132,7 @@ def _find_rows(table: Any, key: str) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", found.to_pylist())
 
 
-def _event(manifest: MarkManifest, row: Mapping[str, Any], found: str) -> KeyEvent:
+def _event(manifest: PruneManifest, row: Mapping[str, Any], found: str) -> KeyEvent:
     return KeyEvent(
         run_id=manifest.run_id,
         at_ms=manifest.marked_ms,

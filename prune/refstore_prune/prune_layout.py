@@ -38,7 +38,7 @@ class PruneLayout(RunLayout, frozen=True, kw_only=True):
         return self.mark_id
 
 
-class MarkUnit(msgspec.Struct, frozen=True, kw_only=True):
+class PruneUnit(msgspec.Struct, frozen=True, kw_only=True):
     """A file of the mark: at most `UNIT_ROWS` unnamed objects, in order of keys. Its columns are `key`, `size_bytes`,
     `mtime_ms`, `etag` and `marked_ms`.
     """
@@ -53,7 +53,7 @@ class MarkUnit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this run sweeps it; else it waits for its grace period to end."""
 
 
-class MarkManifest(msgspec.Struct, frozen=True, kw_only=True):
+class PruneManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a mark holds: everything that its run found unnamed."""
 
     run_id: str
@@ -66,7 +66,7 @@ class MarkManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The grace period of the run. That of the run that sweeps counts."""
     names: int
     """How many distinct names the store had."""
-    units: list[MarkUnit]
+    units: list[PruneUnit]
     """Those that are due, in order of keys, and those that wait, in order of keys."""
 
 

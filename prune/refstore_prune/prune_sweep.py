@@ -36,7 +36,7 @@ from refstore_gc.run_summary import (
     ObjectCount,
 )
 from refstore_gc.untyped_arrow import pa
-from refstore_prune.prune_layout import MarkUnit, PruneLayout
+from refstore_prune.prune_layout import PruneUnit, PruneLayout
 from refstore_prune.state import UNIT_COLUMNS, check_lock, read_unit
 
 CHANGED_OUTCOME: Final = "changed"
@@ -60,7 +60,7 @@ class UnitOutcome(NamedTuple):
 
 
 def sweep_units(
-    engine: Engine, layout: PruneLayout, units: Sequence[MarkUnit], reading_ms: int, generation: int
+    engine: Engine, layout: PruneLayout, units: Sequence[PruneUnit], reading_ms: int, generation: int
 ) -> list[UnitOutcome]:
     """Delete what the units have that are due; return what became of it, counted. `reading_ms`: when the reading of
     names began. `generation`: of the run's lock.
@@ -72,7 +72,7 @@ def sweep_units(
 
 
 def sweep_unit(
-    layout: PruneLayout, reading_ms: int, generation: int, unit: MarkUnit, clock: Clock | None = None
+    layout: PruneLayout, reading_ms: int, generation: int, unit: PruneUnit, clock: Clock | None = None
 ) -> Iterator[UnitOutcome]:
     """Delete the objects of one unit. Where an earlier attempt of the task wrote an outcome, only what failed then is
     tried again.
@@ -147,7 +147,7 @@ class _UnitDeletion:
         return [found.get(key, (FAILED_OUTCOME, _UNCONFIRMED)) for key in page.keys]
 
 
-def _count_outcomes(unit: MarkUnit, table: Any, outcomes: Any, whys: Any) -> Iterator[UnitOutcome]:
+def _count_outcomes(unit: PruneUnit, table: Any, outcomes: Any, whys: Any) -> Iterator[UnitOutcome]:
     sizes = to_numpy(table["size_bytes"])
     for outcome in sorted({*outcomes.tolist()}):
         of = outcomes == outcome

@@ -44,7 +44,7 @@ from refstore.objects.base import ObjectStore, put_if_new
 from refstore_gc.run_context import owner
 from refstore_gc.run_layout import BULK_KEYS, read_json, read_table, remove_run_files, write_json
 from refstore_gc.untyped_arrow import pa, pc
-from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, MarkManifest, MarkUnit
+from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, PruneManifest, PruneUnit
 from refstore_prune.prune_report import PruneReport
 
 LOCKS: Final = f"{PRUNE_ROOT}locks/"
@@ -227,7 +227,7 @@ class UnmarkRecord(msgspec.Struct, frozen=True):
 class LastMark(NamedTuple):
     """The mark that stands: what the next run compares with."""
 
-    manifest: MarkManifest
+    manifest: PruneManifest
     unmarked_ms: frozenset[int]
     """What was marked as of these times counts as never marked."""
 
@@ -271,7 +271,7 @@ def last_mark(files: ObjectStore, store_url: str) -> LastMark | None:
     are those of another store.
     """
     unmarked_ms: set[int] = set()
-    manifest: MarkManifest | None = None
+    manifest: PruneManifest | None = None
     for run in _read_folders(files):
         if UNMARKED_FILE in run.names:
             unmarked = read_json(files, _run_key(run.run_id, UNMARKED_FILE), UnmarkRecord, _ADVICE)
@@ -287,7 +287,7 @@ def last_mark(files: ObjectStore, store_url: str) -> LastMark | None:
     return None if manifest is None else LastMark(manifest, frozenset(unmarked_ms))
 
 
-def _read_standing(files: ObjectStore, run: _RunFolder) -> MarkManifest | None:
+def _read_standing(files: ObjectStore, run: _RunFolder) -> PruneManifest | None:
     """Return the mark of a run. None: the run ended before it stood."""
     if MARK_FILE in run.names:
         return _read_manifest(files, run.run_id)
@@ -296,14 +296,14 @@ def _read_standing(files: ObjectStore, run: _RunFolder) -> MarkManifest | None:
     return None
 
 
-def _read_manifest(files: ObjectStore, run_id: str) -> MarkManifest:
-    manifest = read_json(files, _run_key(run_id, MARK_FILE), MarkManifest, _ADVICE)
+def _read_manifest(files: ObjectStore, run_id: str) -> PruneManifest:
+    manifest = read_json(files, _run_key(run_id, MARK_FILE), PruneManifest, _ADVICE)
     if manifest.run_id != run_id:
         raise Corrupt(f"{_run_key(run_id, MARK_FILE)} in {files.url} is that of run {manifest.run_id}; {_ADVICE}")
     return manifest
 
 
-def read_unit(files: ObjectStore, unit: MarkUnit, times: tuple[int, int] = (0, 0)) -> Any:
+def read_unit(files: ObjectStore, unit: PruneUnit, times: tuple[int, int] = (0, 0)) -> Any:
     """Return the table of a unit. `times`: `marked_ms` and `stood_ms` of its mark; the first is replaced by the second,
     so that what later runs carry on has the time from which its grace period counts. Raises Corrupt: it is gone,
     damaged, or another one.

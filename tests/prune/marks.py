@@ -5,7 +5,7 @@ from __future__ import annotations
 from refstore.objects.base import ObjectPage, ObjectStore, SkippedKeys
 from refstore_gc.run_layout import write_json, write_table
 from refstore_gc.untyped_arrow import pa
-from refstore_prune.prune_layout import PRUNE_ROOT, MarkManifest, MarkUnit, PruneLayout, make_prune_layout
+from refstore_prune.prune_layout import PRUNE_ROOT, PruneManifest, PruneUnit, PruneLayout, make_prune_layout
 from refstore_prune.prune_report import PruneReport, RunState
 from refstore_prune.state import write_report
 
@@ -34,9 +34,9 @@ def write_mark(
     stood_ms: int | None = None,
     rows: int = 10_000,
     state: RunState | None = "marked",
-) -> MarkManifest:
+) -> PruneManifest:
     """Write the mark of a run with these objects, and its report. `rows`: of a unit. `state`: None for no report."""
-    units: list[MarkUnit] = []
+    units: list[PruneUnit] = []
     for number, at in enumerate(range(0, len(listed.keys), rows)):
         part = ObjectPage(*(column[at : at + rows] for column in listed))
         keys, sizes, mtimes, etags = part
@@ -44,7 +44,7 @@ def write_mark(
         file = layout.file_key("mark", number, "f00d")
         write_table(files, file, pa.table({**columns, "marked_ms": [marked_ms] * len(keys)}))
         units.append(
-            MarkUnit(
+            PruneUnit(
                 file=file,
                 first_key=keys[0],
                 objects=len(keys),
@@ -53,7 +53,7 @@ def write_mark(
                 is_due=is_due,
             )
         )
-    manifest = MarkManifest(
+    manifest = PruneManifest(
         run_id=layout.run_id,
         store=layout.url,
         marked_ms=marked_ms,

@@ -285,11 +285,11 @@ from refstore.conformance.objects_suite import fill
 from refstore.core.clock import SystemClock
 from refstore.objects import open_objects
 from refstore_gc.engines.local import LocalEngine, SharedWork
-from refstore_prune.prune_layout import MarkUnit, PruneLayout
+from refstore_prune.prune_layout import PruneUnit, PruneLayout
 from refstore_prune.prune_sweep import sweep_units
 from refstore_prune.state import open_run
 layout = msgspec.json.decode(sys.argv[1], type=PruneLayout)
-units = msgspec.json.decode(sys.argv[2], type=list[MarkUnit])
+units = msgspec.json.decode(sys.argv[2], type=list[PruneUnit])
 with open_run(open_objects(layout.files), layout.run_id) as lock:
     sweep_units(LocalEngine(shared=SharedWork(0)), layout, units, SystemClock().now_ms(), lock.generation)
 """
