@@ -32,7 +32,7 @@ from refstore_gc.run_summary import FAILED_OUTCOME, FAILURES_SHOWN, ObjectCount
 from refstore_prune import checks
 from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare, gather_names
 from refstore_prune.list_store import Listing, list_store
-from refstore_prune.prune_layout import MARK_FILE, PruneManifest, PruneLayout, make_prune_layout
+from refstore_prune.prune_layout import MARK_FILE, PruneLayout, PruneManifest, make_prune_layout
 from refstore_prune.prune_report import AgeRow, NamesCount, PrefixRow, PruneReport, RunState
 from refstore_prune.prune_sweep import UnitOutcome, sweep_units
 from refstore_prune.sources.base import NameSource, SourceFacts

@@ -36,7 +36,7 @@ from refstore_gc.run_summary import (
     ObjectCount,
 )
 from refstore_gc.untyped_arrow import pa
-from refstore_prune.prune_layout import PruneUnit, PruneLayout
+from refstore_prune.prune_layout import PruneLayout, PruneUnit
 from refstore_prune.state import UNIT_COLUMNS, check_lock, read_unit
 
 CHANGED_OUTCOME: Final = "changed"

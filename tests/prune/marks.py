@@ -5,7 +5,7 @@ from __future__ import annotations
 from refstore.objects.base import ObjectPage, ObjectStore, SkippedKeys
 from refstore_gc.run_layout import write_json, write_table
 from refstore_gc.untyped_arrow import pa
-from refstore_prune.prune_layout import PRUNE_ROOT, PruneManifest, PruneUnit, PruneLayout, make_prune_layout
+from refstore_prune.prune_layout import PRUNE_ROOT, PruneLayout, PruneManifest, PruneUnit, make_prune_layout
 from refstore_prune.prune_report import PruneReport, RunState
 from refstore_prune.state import write_report
 
