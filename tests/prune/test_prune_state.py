@@ -256,7 +256,7 @@ def damages() -> list[tuple[str, Callable[[bytes], bytes | None], str]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "damage", "says"), damages(), ids=str)
+@pytest.mark.parametrize(("name", "damage", "says"), damages())
 def test_a_damaged_mark_is_an_error_and_no_older_one_takes_its_place(
     in_folder: LocalObjects, name: str, damage: Callable[[bytes], bytes | None], says: str
 ):
