@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import cache, partial
 from hashlib import file_digest, md5
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -27,6 +28,7 @@ from botocore.exceptions import (
 )
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
+from botocore.utils import parse_timestamp
 
 from refstore.errors import InvalidPath, InvalidSettings, ObjectsRefused, ObjectsUnavailable, RefstoreError
 from refstore.objects.object_keys import KEY_BYTES_MAX, check_key
@@ -151,6 +153,7 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
     try:
         core = botocore.session.Session(profile=url.options.get("profile"))
         core.register_component("data_loader", _loader())
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
         region = core.get_config_variable("region") or ("us-east-1" if endpoint else None)
         in_profile = cast("dict[str, Any]", core.get_scoped_config().get("s3") or {})
         style = in_profile.get("addressing_style") or ("path" if endpoint else "auto")
@@ -170,6 +173,14 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
     for operation in _WITH_ETAG:
         client.meta.events.register(f"before-parse.s3.{operation}", _refuse_without_etag)
     return client
+
+
+def _parse_time(value: Any) -> datetime:
+    """Parse a time in an answer. botocore guesses its form, which takes more than half of the time of a listing."""
+    if isinstance(value, str) and value.endswith("Z"):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value)
+    return parse_timestamp(value)
 
 
 def _refuse_other_answers(operation_model: Any, response_dict: dict[str, Any], **_: object) -> None:
