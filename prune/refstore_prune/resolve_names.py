@@ -22,13 +22,20 @@ _KINDS: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "file": "file", "local": 
 """By scheme; another scheme is a kind by itself."""
 _FILE_BEGINNINGS: Final = ("file://", "file:", "", "file://localhost", "local://")
 _LOCAL_HOSTS: Final = ("", "localhost")
+_MAYBE_PATH: Final = r"^/|^[A-Za-z][A-Za-z0-9+.-]*:/([^/]|$)"
 _ABSOLUTE: Final = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
 _LOCATION: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):(?=/))?(?://([^/]*))?(/.*)?", re.DOTALL)
 _ODD: Final = r"[%+]|[^ -~]|(^|/)\.{0,2}(/|$)"
 _ODD_WHERE_ENCODED: Final = r"[^A-Za-z0-9_.~/-]|(^|/)\.{0,2}(/|$)"
 _KEPT_AS_IT_IS: Final = ("/", "/=", "/!'()*", "/!$&'()*+,;=:@")
 """What encoders of paths leave alone besides letters, digits and `_.-~`."""
+_ONE_SLASH: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
+"""Begins a URL as some libraries write it, or a key whose first folder ends with a colon."""
+_LOOSE: Final = r"""^[\s'"\x{A0}\x{FEFF}]|[\s'"\x{A0}]$|[?#\\]"""
+"""Matches names around which, or behind which, may stand what does not belong to them."""
+_AROUND: Final = " \t\r\n\v\f'\"\u00a0\ufeff"
 _ENCODED_BY_HIVE: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*:?\\{\[\]^]")
+_ESCAPE: Final = re.compile("%[0-9A-F]{2}")
 _UNTIDY: Final = re.compile(r"(^|/)\.{0,2}(/|$)")
 """Matches keys that may have another spelling: with an empty segment, or one of dots, or any but plain characters."""
 _NO_KEY: Final = "/"
@@ -77,7 +84,7 @@ class NameResolver:
         self._beginnings = [f"{beginning}{root}/" for root in self._roots for beginning in beginnings]
         self._base = _base_of(base_url) if base_url else self._beginnings[0]
         self._buckets = [] if self._is_file else [f"{scheme}://{self._host}/" for scheme in schemes]
-        self._here = rf"^(?i:s3[an]?)://(?i:{re.escape(self._host)})(/|$)|^/" if self._kind == "s3" else ""
+        self._here = rf"^(?i:s3[an]?)://(?i:{re.escape(self._host)})(/|$)|{_MAYBE_PATH}" if self._kind == "s3" else ""
         self._real_folders: dict[str, str] = {}
 
     @property
@@ -88,6 +95,16 @@ class NameResolver:
         """`names`: an Arrow array of strings."""
         whole = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
         texts = pc.drop_null(whole.cast(pa.string()))
+        resolved = self._resolve(texts)
+        loose = texts.filter(pc.match_substring_regex(texts, _LOOSE)).to_pylist()
+        more = {each for name in loose for each in _tighten(name)} - {""}
+        if not more:
+            return resolved
+        tight = self._resolve(make_array(sorted(more), pa.string()))
+        others = {*resolved.other_keys.to_pylist(), *tight.keys.to_pylist(), *tight.other_keys.to_pylist()}
+        return resolved._replace(other_keys=make_array(list(others - {_NO_KEY}), pa.string()))
+
+    def _resolve(self, texts: Any) -> ResolvedNames:
         found, unknown = self._strip_beginnings(texts)
         is_absolute = pc.match_substring_regex(unknown, _ABSOLUTE)
         relative, unknown = unknown.filter(pc.invert(is_absolute)), unknown.filter(is_absolute)
@@ -159,6 +176,22 @@ class NameResolver:
 
     def _locate(self, name: str) -> tuple[str | None, set[str]]:
         """Return the key of a name and those of its other spellings; None: it lies elsewhere."""
+        own, others = self._locate_absolute(name)
+        if own is None and _ONE_SLASH.match(name):  # it may be relative, too
+            relative = self._below_base(name)
+            others |= {each for key in relative for each in self._key_spellings(key)}
+            if self._is_file:
+                others |= self._follow_links(relative)
+            if name.partition(":")[0].lower() not in _KINDS:
+                own = next(iter(relative), None)
+        return own, others
+
+    def _below_base(self, name: str) -> list[str]:
+        """Return the key of a relative name, if it lies in the store."""
+        below, _ = self._strip_beginnings(make_array([self._base + name], pa.string()))
+        return [key for part in below for key in part.to_pylist()]
+
+    def _locate_absolute(self, name: str) -> tuple[str | None, set[str]]:
         location = _parse_location(name)
         if location is None:
             return None, set()
@@ -171,8 +204,8 @@ class NameResolver:
             real = self._real_path(location.path)
             others |= {*self._keys_of_path(real), *self._follow_links(others)}
         if is_path and not (self._is_file and others):  # relative, with a slash too many
-            below, _ = self._strip_beginnings(make_array([self._base + location.path.lstrip("/")], pa.string()))
-            others |= {each for part in below for key in part.to_pylist() for each in self._key_spellings(key)}
+            relative = self._below_base(location.path.lstrip("/"))
+            others |= {each for key in relative for each in self._key_spellings(key)}
         own = next(iter(self._keys_of_path(location.path)), None)
         if own is None and others and (not self._is_file or not is_path):
             own = min(others)  # only another spelling of the URL leads into the store
@@ -183,6 +216,7 @@ class NameResolver:
         if self._has_encoded_keys:
             by_hive = {_ENCODED_BY_HIVE.sub(lambda match: f"%{ord(match[0]):02X}", each) for each in found}
             found |= by_hive | {quote(each, safe=safe) for each in found for safe in _KEPT_AS_IT_IS}
+            found |= {_ESCAPE.sub(lambda match: match[0].lower(), each) for each in found if "%" in each}
         return found
 
     def _keys_of_path(self, path: str) -> Iterator[str]:
@@ -254,6 +288,13 @@ def _tidy(text: str) -> str:
     return ("/" if text.startswith("/") else "") + "/".join(kept)
 
 
+def _tighten(name: str) -> set[str]:
+    """Return a name without what stands around it, without a query or fragment, and with slashes for backslashes."""
+    bare = name.strip(_AROUND)
+    found = {bare, re.split("[?#]", bare)[0]}
+    return {*found, *(each.replace("\\", "/") for each in found)} - {name}
+
+
 def _resolve_link(path: str) -> str:
     """Return where a link leads; '': the path is none."""
     return os.path.realpath(path) if os.path.islink(path) else ""  # noqa: PTH114  # a Path takes far longer
@@ -268,6 +309,9 @@ def _parse_location(name: str) -> _NamedPlace | None:
     if not scheme:
         return _NamedPlace("", "", f"//{host}{path}" if host else path) if host or path else None
     kind = _KINDS.get(scheme.lower(), scheme.lower())
+    if kind == "s3" and not host:  # Java writes s3:/bucket/key
+        host, _, path = path.lstrip("/").partition("/")
+        path = f"/{path}"
     return _NamedPlace(kind, "" if kind == "file" and host.lower() in _LOCAL_HOSTS else host, path)
 
 
