@@ -129,6 +129,17 @@ def test_a_list_says_of_which_time_it_is(tmp_path: Path) -> None:
     assert any("2001-09-09" in each for each in facts.not_seen)
 
 
+def test_a_list_whose_time_is_unknown_is_never_new(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a\n")
+    os.utime(tmp_path / "a", (0, 0))
+    source = opened(tmp_path / "a")
+    assert read(source) == ["a"]
+    assert source.facts().as_of_ms == 1
+    os.utime(tmp_path / "a", (time.time() + 1000,) * 2)
+    with pytest.raises(Invalid, match="written in the future"):
+        read(opened(tmp_path / "a"))
+
+
 # ---- what is no list
 
 
@@ -137,6 +148,8 @@ def test_a_list_says_of_which_time_it_is(tmp_path: Path) -> None:
     [
         ("a", b"", "", "empty"),
         ("a.gz", gzip.compress(b"", mtime=0), "", "empty"),
+        ("a", b"\n\r\n", "", "empty"),
+        ("a.csv", b"id,path\n", "path", "empty"),
         ("a", b"data/1\ndata/", "", "line 2 .* no line end"),
         ("a.csv", b"path\na", "path", "line 2 .* no line end"),
         ("a", b"a\n\xff\n", "", "not UTF-8 in line 2"),
@@ -168,6 +181,7 @@ def test_texts_that_are_no_list(tmp_path: Path, name: str, content: bytes, colum
         ({"path": pa.array(["a"]), "bucket": pa.array(["b"])}, "", "of text are: path, bucket"),
         ({"path": pa.array(["a"])}, "name", "of text are: path"),
         ({"path": pa.array([1])}, "path", "of text are: none"),
+        ({"path": pa.array([], pa.string())}, "path", "empty"),
     ],
 )
 def test_parquet_that_is_no_list(tmp_path: Path, columns: dict[str, Any], column: str, says: str) -> None:
@@ -258,6 +272,7 @@ def test_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         ("import os; print('x', flush=True); os.kill(os.getpid(), 9)", Unavailable, "ended by signal 9"),
         ("print('x\\ny', end='')", Invalid, "no line end"),
         ("pass", Invalid, "empty"),
+        ("print()", Invalid, "empty"),
     ],
 )
 def test_commands_whose_output_is_no_list(code: str, error: type[RefstoreError], says: str) -> None:

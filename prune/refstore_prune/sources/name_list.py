@@ -105,6 +105,7 @@ class NameList(NameSource):
                         self._read["names"] += len(batch)
                         yield batch
                     self._as_of_ms = min(self._as_of_ms, written_ms)
+        _check_some(self.text, self._read["names"])
 
     def facts(self) -> SourceFacts:
         return SourceFacts(
@@ -145,9 +146,16 @@ class CommandNames(NameSource):
                 raise Unavailable(
                     f"{self.text} ended {how}, so its names are not complete; see what it says, and retry"
                 )
+            _check_some(self.text, self._names)
 
     def facts(self) -> SourceFacts:
         return SourceFacts(source=self.text, began_ms=self._began_ms, read={"names": self._names})
+
+
+def _check_some(text: str, names: int) -> None:
+    """Raise Invalid for a list without a name: beside other sources nobody would miss its names."""
+    if not names:
+        raise Invalid(f"{text} is empty, so it is no list of names; look at what writes it, or leave it out")
 
 
 # ---- where the files are
