@@ -5,6 +5,7 @@ Each check says what it compared, with examples, and what to do: correct the mis
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -90,10 +91,11 @@ def _check_owners(objects: Sequence[str]) -> list[FailedCheck]:
 
 def _folders_above(store_url: str) -> Iterator[str]:
     url = parse_store_url(store_url)
-    segments = [segment for segment in url.path.split("/") if segment]
     if url.scheme in ("s3", "file"):
-        for end in range(len(segments) - 1, -1, -1):
-            yield url._replace(path="/" + "/".join(segments[:end])).text()
+        for path in {url.path, os.path.realpath(url.path) if url.scheme == "file" else url.path}:
+            segments = [segment for segment in path.split("/") if segment]
+            for end in range(len(segments) - 1, -1, -1):
+                yield url._replace(path="/" + "/".join(segments[:end])).text()
 
 
 def _is_there(url: str, key: str) -> bool:

@@ -30,7 +30,7 @@ from refstore_gc.run_layout import open_store, remove_run_files, write_json
 from refstore_gc.run_progress import RunSteps
 from refstore_gc.run_summary import FAILED_OUTCOME, FAILURES_SHOWN, ObjectCount
 from refstore_prune import checks
-from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare, gather_names
+from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare, gather_names, protecting_patterns
 from refstore_prune.list_store import Listing, list_store
 from refstore_prune.prune_layout import MARK_FILE, PruneLayout, PruneManifest, make_prune_layout
 from refstore_prune.prune_report import AgeRow, NamesCount, PrefixRow, PruneReport, RunState
@@ -76,6 +76,8 @@ class PruneOptions:
                 raise InvalidSettings(
                     f"{word!r} is no check to consent to; use one of {', '.join(checks.CONSENT_WORDS)}"
                 )
+        for pattern in self.protect:
+            protecting_patterns(pattern)
         limits = BreakerLimits(share_max=self.share_max, floor_objects=self.floor_objects)
         object.__setattr__(self, "limits", limits)
 
@@ -291,7 +293,7 @@ def _compare_task(run: PruneRun, facts: Sequence[SourceFacts], last: LastMark | 
         named_ms=min(run.began_ms, *(each.as_of_ms or each.began_ms for each in facts)),
         min_age_ms=run.min_age // timedelta(milliseconds=1),
         grace_ms=run.options.grace // timedelta(milliseconds=1),
-        protected=tuple(run.options.protect),
+        protected=tuple(sorted(set().union(*map(protecting_patterns, run.options.protect)))),
         never_taken=tuple(sorted({pattern for source in run.sources for pattern in source.never_taken})),
         never_taken_folders=tuple(sorted({each for source in run.sources for each in source.never_taken_folders})),
         folders=tuple(sorted({source.folder for source in run.sources})),

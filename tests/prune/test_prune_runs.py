@@ -344,6 +344,20 @@ def test_metadata_that_no_source_reads_stops_the_run(folder: Path, url: str, eng
     assert prune(url, source, engines).state == "marked"
 
 
+@pytest.mark.parametrize("pattern", ["caf\u00e9", "caf\u00e9/", "/caf\u00e9/*", "./cafe\u0301/*", "*/y"])
+def test_a_pattern_protects_a_folder_in_every_spelling(folder: Path, url: str, engines: Engines, pattern: str) -> None:
+    make_store(folder, ["cafe\u0301/x/y"])
+    found = prune(url, NAMED, engines, protect=[pattern])
+    assert (count_of(found, "protected"), count_of(found, "unnamed")) == (1, len(STRAY))
+
+
+def test_what_refstore_owns_is_refused_behind_a_link(tmp_path: Path, folder: Path, engines: Engines) -> None:
+    make_store(folder, ["_refstore/namespace"])
+    (tmp_path / "link").symlink_to(folder / "tenants/0")
+    names = [key.removeprefix("tenants/0/") for key in NAMED]
+    assert stopped(f"file://{tmp_path}/link", names, engines).words == ("no-consent-possible",)
+
+
 @pytest.mark.parametrize("owner", ["_refstore/namespace", "_refstore/lake", "below/lake1/_refstore/namespace"])
 def test_what_refstore_owns_is_refused(folder: Path, url: str, engines: Engines, owner: str) -> None:
     make_store(folder, [owner])
@@ -378,7 +392,14 @@ def test_a_source_that_breaks_off_stops_the_run(url: str, engines: Engines, mark
 
 
 def test_wrong_options_are_refused(url: str, engines: Engines) -> None:
-    for wrong in ({"grace": timedelta(-1)}, {"consent": ["everything"]}, {"share_max": 2}):
+    for wrong in (
+        {"grace": timedelta(-1)},
+        {"consent": ["everything"]},
+        {"share_max": 2},
+        {"protect": ["s3://bucket/x/*"]},
+        {"protect": ["/"]},
+        {"protect": [""]},
+    ):
         with pytest.raises(InvalidSettings):
             prune(url, NAMED, engines, **wrong)
     from refstore_prune.prune_run import PruneOptions, run_prune
