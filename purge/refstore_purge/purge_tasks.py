@@ -7,10 +7,10 @@ an engine may run a task twice, and all attempts write the same.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, BinaryIO, Final, TypeVar, cast
+from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 
@@ -28,10 +28,8 @@ from refstore_purge.formats.registry import MODULES, load_format
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.outcomes import ObjectResult
 from refstore_purge.purge_error import PurgeError
-from refstore_purge.reader_process import crash_reason, open_store
+from refstore_purge.reader_process import crash_reason, open_store, read_in_process
 from refstore_purge.untyped_pandas import pa
-
-T = TypeVar("T")
 
 TASKS_PER_CORE: Final = 16
 TASK_BYTES: Final = 128 * 1024 * 1024
@@ -202,27 +200,6 @@ def _search_object(
     )
 
 
-def read_in_process(ctx: Context, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:
-    """Return what `read` makes of an object, in a process of its own. Raises PurgeError where that ended, and what
-    `read` raises.
-    """
-    url, seconds = ctx.objects.url, ctx.safety.objects_io_seconds
-    try:
-        return worker_processes.call(partial(_read_object, url, seconds, address, size_bytes, read))
-    except worker_processes.CrashedError as error:
-        raise PurgeError(crash_reason(error)) from error
-    except MemoryError as error:
-        raise PurgeError(NO_MEMORY) from error
-
-
-def _read_object(
-    url: str, io_timeout_seconds: float, address: str, size_bytes: int, read: Callable[[BinaryIO], T]
-) -> T:
-    source = cast(BinaryIO, open_object(open_store(url, io_timeout_seconds), address, size_bytes))
-    with limit_memory(size_bytes):
-        return read(source)
-
-
 def identifier_type(ctx: Context, object_task: ObjectTask) -> Any:
     """Return the type that the identifier's column of an object has in Arrow; None: its file does not say, as one that
     has only nulls.
@@ -231,7 +208,8 @@ def identifier_type(ctx: Context, object_task: ObjectTask) -> Any:
     if schema_of is None:
         return None
     try:
-        schema = read_in_process(ctx, object_task.address, object_task.size_bytes, schema_of)
+        url, seconds = ctx.objects.url, ctx.safety.objects_io_seconds
+        schema = read_in_process(url, seconds, object_task.address, object_task.size_bytes, schema_of)
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
     type_ = find_column_type(schema, object_task.format_task.identifier, object_task.format_task.map_part)

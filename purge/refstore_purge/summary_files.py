@@ -18,13 +18,13 @@ from refstore.objects.stored_file import open_object
 from refstore.operations.referenced_entries import TRASH_REF_PREFIX
 from refstore.public_types import stored_entry
 from refstore.records.staging_records import StoredEntry
-from refstore_purge import purge_tasks
 from refstore_purge.formats import parquet_summary
 from refstore_purge.formats.base import unknown_failure
 from refstore_purge.formats.parquet_summary import ParquetSummary
 from refstore_purge.purge_context import PurgeRun
 from refstore_purge.purge_error import PurgeError
 from refstore_purge.purge_plan import BranchPath, PurgeObject
+from refstore_purge.reader_process import read_in_process
 
 IsReplaced = Callable[[str], bool]
 """Returns whether a run wrote the content at an address."""
@@ -188,7 +188,8 @@ def _read(run: PurgeRun, purge_object: PurgeObject) -> ParquetSummary:
 def _read_at(run: PurgeRun, purge_object: PurgeObject, address: str, size_bytes: int) -> ParquetSummary:
     """Return what one content of a summary file says."""
     read = partial(parquet_summary.read_summary, task=run.make_task(purge_object).format_task)
-    return purge_tasks.read_in_process(run.repo.context, address, size_bytes, read)
+    ctx = run.repo.context
+    return read_in_process(ctx.objects.url, ctx.safety.objects_io_seconds, address, size_bytes, read)
 
 
 def _has_id(run: PurgeRun, purge_object: PurgeObject, summary: ParquetSummary) -> bool:
@@ -223,8 +224,9 @@ def _entries(run: PurgeRun, name: BranchPath, summary: ParquetSummary) -> dict[s
 
 
 def _describes(run: PurgeRun, summary: ParquetSummary, path: str, entry: StoredEntry) -> bool:
-    ctx, row_groups_of = run.repo.context, parquet_summary.row_groups_of
-    return purge_tasks.read_in_process(ctx, entry.address, entry.size_bytes, row_groups_of) == summary.files[path]
+    store, seconds = run.repo.context.objects, run.repo.context.safety.objects_io_seconds
+    read = parquet_summary.row_groups_of
+    return read_in_process(store.url, seconds, entry.address, entry.size_bytes, read) == summary.files[path]
 
 
 def _ref_of(name: BranchPath) -> str:

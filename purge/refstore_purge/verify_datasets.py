@@ -31,9 +31,9 @@ from refstore_gc.engines import worker_processes
 from refstore_purge.ids_file import IdsFile, ids_folder, load_ids
 from refstore_purge.object_holders import is_never_landed
 from refstore_purge.purge_plan import is_summary
-from refstore_purge.verify_ids import HIVE_NULL, INTEGER, ObjectFindings, WantedIds
+from refstore_purge.verify_ids import HIVE_NULL, INTEGER, ObjectFindings, RowSearch, WantedIds
 from refstore_purge.verify_objects import VerifyTarget, find_contents, find_value_in_names, scan_targets
-from refstore_purge.verify_reader_process import ContentToVerify, read_content
+from refstore_purge.verify_reader_process import read_content
 
 TRIES: Final = 3
 """How often an object is read, at most, that a run replaces meanwhile."""
@@ -186,8 +186,8 @@ class _DatasetCheck:
         """Return what its content has, wherever a run moves it meanwhile. Raises Unavailable."""
         address, size_bytes, findings = check.target.content, check.target.size_bytes, ObjectFindings()
         for _ in range(TRIES):
-            content = ContentToVerify(self._dataset, self._ids, address, size_bytes, is_of_id, check.describes_others)
-            findings = read_content(self._ctx, content)
+            search = RowSearch(self._dataset, self._ids, is_of_id)
+            findings = read_content(self._ctx, address, size_bytes, search, describes_others=check.describes_others)
             if findings.is_there:
                 return findings
             ((now, size_bytes),) = find_contents(self._ctx, [check.target.entry])

@@ -17,7 +17,7 @@ import numpy as np
 
 from refstore.purge_document.document import Dataset
 from refstore_purge.formats.base import IdKind, PurgeError, kind_of
-from refstore_purge.formats.text_values import UUID_BYTES, are_uuids, uuid_bytes
+from refstore_purge.formats.text_values import UUID_BYTES, match_texts
 from refstore_purge.ids_file import convert_ids
 from refstore_purge.purge_ids import IdSet, write_ids
 from refstore_purge.untyped_pandas import pa, pc
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 HUDI_BOUNDS: Final = (b"hoodie_min_record_key", b"hoodie_max_record_key")
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
-DIGITS_MAX: Final = 40
 PLAIN_INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)")
 SHORT_NUMBER: Final = re.compile(rb"-?[0-9]{1,5}")
 """It is somebody's id by chance (decision 0200)."""
 BATCH_VALUES: Final = 50_000
-RANGES: Final = ((range(-(2**63), 2**63), pa.int64()), (range(2**63, 2**64), pa.uint64()))
 
 Pairs = Iterable[tuple[bytes, bytes]]
 
@@ -103,22 +101,9 @@ class WantedIds(NamedTuple):
         ids = _open_set(self.folder, self.sets[self.kind])
         with suppress(VerifyReadError):
             ids = self.for_type(type_, "") if type_ is not None else ids
-        if ids.kind == "integer":
-            found = np.zeros(len(texts), dtype=np.bool_)
-            numbers = {
-                at: int(text) for at, text in enumerate(texts) if len(text) < DIGITS_MAX and INTEGER.fullmatch(text)
-            }
-            for within, number_type in RANGES:
-                if chosen := [at for at, number in numbers.items() if number in within]:
-                    found[chosen] = ids.matches(pa.array([numbers[at] for at in chosen], number_type))
-            return found
-        values = pa.array(texts, pa.large_binary())
-        if ids.kind == "string":
-            return ids.matches(values.cast(pa.large_string(), safe=False))
-        found = np.array(ids.matches(values), dtype=np.bool_)
-        words = pa.array([text.decode() if text.isascii() else "" for text in texts], pa.string())
-        places = np.flatnonzero(are_uuids(words).to_numpy(zero_copy_only=False))
-        found[places] |= ids.matches(uuid_bytes(words.take(pa.array(places))))
+        found = np.zeros(len(texts), dtype=np.bool_)
+        some = [at for at, text in enumerate(texts) if ids.kind != "integer" or INTEGER.fullmatch(text)]
+        found[some] = match_texts([texts[at] for at in some], ids)
         return found
 
     def is_name_of_id(self, text: str) -> bool:

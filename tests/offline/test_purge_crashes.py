@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -24,8 +24,7 @@ from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings
 from refstore_purge.reader_process import open_store
-from refstore_purge.verify_ids import ObjectFindings
-from refstore_purge.verify_reader_process import ContentToVerify
+from refstore_purge.verify_ids import ObjectFindings, RowSearch
 from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge.tracking import guestids
@@ -39,7 +38,7 @@ ABORTS = b"a library aborts here"
 DO = purge_tasks.run_in_process
 TABLE = pa.table({"guest": [f"guest-{number}" * 12 for number in range(60)], "n": list(range(60))})
 BOB = TABLE["guest"][1].as_py()
-read_here = verify_reader_process.read_here
+SEARCH = verify_reader_process.search_content
 
 
 def parquet(**options: Any) -> bytes:
@@ -124,12 +123,12 @@ def test_a_file_that_takes_too_much_memory_costs_only_itself(world: World, monke
     assert done.failure.startswith("reading or writing it takes more memory than")
 
 
-def read_or_abort(open_: Callable[[ContentToVerify], BinaryIO], content: ContentToVerify) -> ObjectFindings:
+def search_or_abort(search: RowSearch, source: BinaryIO, *, describes_others: bool) -> ObjectFindings:
     """Read an object, and abort at some, as a library may at what nobody knows yet."""
-    with open_(content) as source:
-        if ABORTS in source.read():
-            os.abort()
-    return read_here(open_, content)
+    if ABORTS in source.read():
+        os.abort()
+    source.seek(0)
+    return SEARCH(search, source, describes_others=describes_others)
 
 
 def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +137,7 @@ def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch
     sound = {f"visits/{number}": f"guest\n{BOB}\n{number}\n".encode() for number in range(7)}
     bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
     world.commit_files({**sound, **bad})
-    monkeypatch.setattr(verify_reader_process, "read_here", read_or_abort)
+    monkeypatch.setattr(verify_reader_process, "search_content", search_or_abort)
     others = set(worker_processes.idle())
     report = verify(world.repo, guestids(world.folder, BOB))
     found = {each.path: each for each in report.findings}

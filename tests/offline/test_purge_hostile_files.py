@@ -19,8 +19,8 @@ from refstore_purge import purge_tasks, verify
 from refstore_purge.formats.base import FormatTask
 from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_tasks import ObjectTask, TaskSettings
-from refstore_purge.verify_ids import WantedIds
-from refstore_purge.verify_reader_process import ContentToVerify, read_content
+from refstore_purge.verify_ids import RowSearch, WantedIds
+from refstore_purge.verify_reader_process import read_content
 from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
 from tests.purge.hostile_files import FILES
@@ -58,8 +58,8 @@ def test_it_takes_little_memory_and_is_left(world: World, name: str) -> None:
     for target in ("", "data/new", None):
         before = worker_processes.call(forget_peak)
         if target is None:
-            content = ContentToVerify(dataset, wanted, KEY, len(body), is_of_id=False, describes_others=False)
-            failures.append(read_content(world.repo.context, content).reason)
+            search = RowSearch(dataset, wanted, is_of_id=False)
+            failures.append(read_content(world.repo.context, KEY, len(body), search).reason)
         else:
             object_task = ObjectTask(
                 address=KEY, size_bytes=len(body), format=hostile.format, ids="", format_task=FormatTask(("guest",)),

@@ -19,7 +19,8 @@ import pytest
 from pyarrow import orc
 
 from refstore.context import Context
-from refstore.errors import Gone, Invalid
+from refstore.core.ids import Address
+from refstore.errors import Gone
 from refstore.objects.local import LocalObjects
 from refstore.records import keys
 from refstore.records.encoding import encode
@@ -30,7 +31,6 @@ from refstore_gc.engines import worker_processes
 from refstore_gc.gc_run import GcOptions
 from refstore_purge import IdsFile, verify, verify_datasets
 from refstore_purge.verify_ids import ObjectFindings
-from refstore_purge.verify_reader_process import ContentToVerify
 from tests.commands import Command
 from tests.offline.purge_runs import OneDataset
 from tests.offline.world import World
@@ -180,15 +180,6 @@ def test_a_folder_or_a_field_in_another_case_is_told(lake: Lake, format_: str) -
     assert "'GUEST' in its path or metadata is the identifier in another case" in left["GUEST=bob/a"][1]
 
 
-def test_a_field_of_json_in_another_case_is_told(lake: Lake) -> None:
-    lake.onboard("json", identifier="user.guest")
-    lake.put("a", b'{"user":{"guest":"ann"}}\n{"User":{"guest":"bob"}}\n')
-    lake.put("b", b'{"user":{"guest":"ann","Guest":"bob"}}\n{"user":"bob"}\n{"n":1}\n')
-    left = lake.verify(lake.ids("bob"))
-    assert list(left) == ["a"]
-    assert "line 2" in left["a"][1]
-
-
 def test_names_of_erased_objects_in_another_case_are_told(lake: Lake) -> None:
     lake.onboard(None, mode="erase")
     lake.put("GUEST=bob/a.jpg", b"a")
@@ -309,63 +300,6 @@ def test_ids_of_every_type_are_found(lake: Lake, type_: Any, values: list[Any], 
     assert lake.verify(ids) == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "id_type", "column"),
-    [
-        (b"id\nbob\n7\n", "binary", pa.binary()),
-        (b"id\n7\n08\n007\n", "integer", pa.int64()),
-        (b'\xef\xbb\xbfx,"id"\r\n1,"b,""b"\r\n2,7\r\n', "", pa.string()),
-    ],
-)
-def test_ids_of_csv_are_compared_as_a_run_compares_them(lake: Lake, text: bytes, id_type: str, column: Any) -> None:
-    lake.onboard("parquet")
-    values: list[Any] = {"binary": [b"bob", b"7", b"8"], "integer": [7, 8, 9]}.get(id_type, ['b,"b', "7", "x"])
-    lake.put("a", parquet([{"guest": value} for value in values], pa.schema([("guest", column)])))
-    file = lake.world.folder / "ids.csv"
-    file.write_bytes(text)
-    options = {"column": "id", "id_type": id_type}
-    assert lake.verify(file, **options) == {"a": (2, "")}
-    assert lake.run(file, column="id", id_type=id_type).rows[0].rows_changed == 2
-    assert lake.verify(file, **options) == {}
-
-
-@pytest.mark.parametrize("is_parquet", [True, False])
-@pytest.mark.parametrize("format_", ["parquet", "csv", "json"])
-def test_the_empty_text_is_an_id_where_a_run_takes_it_for_one(lake: Lake, format_: str, is_parquet: bool) -> None:
-    lake.onboard(format_)
-    rows = [{"guest": "", "n": 1}, {"guest": "ann", "n": 2}, {"guest": None, "n": 3}]
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    lake.put("a", {"parquet": parquet(rows), "json": text}.get(format_, b'guest,n\n"",1\nann,2\n,3\n'))
-    file = lake.world.folder / "ids.csv"
-    file.write_bytes(b'id,n\n"",1\n,2\nbob,3\n')
-    ids = lake.ids("", "bob", None) if is_parquet else file
-    found = lake.verify(ids, column="id")
-    dry = lake.run(ids, column="id", dry_run=True)
-    assert found == ({"a": (dry.rows[0].matched_rows, "")} if dry.rows[0].matched_rows else {})
-    lake.run(ids, column="id")
-    assert lake.verify(ids, column="id") == {}
-
-
-def test_ids_that_cannot_be_read_are_refused_and_not_shown(lake: Lake) -> None:
-    lake.onboard("parquet")
-    file = lake.world.folder / "ids.csv"
-    for text, id_type, told in (
-        (b"id,x\nsecret\n", "", "line 2 of ids.csv has 1 fields instead of 2"),
-        (b"id,x\nsecret,1\n", "integer", "line 2 of ids.csv has an id that is no integer"),
-        (b'id,x\n"sec"ret,1\n', "", "line 2 of ids.csv is no CSV: a quote"),
-        (b'id,x\nsec"ret,1\n', "", "line 2 of ids.csv is no CSV: a quote"),
-        ("id,x\nsecret-größe,1\n".encode("latin-1"), "", "is no text in UTF-8"),
-        (b"id,x\n99999999999999999999999999,1\n", "integer", "has an id that is no integer"),
-        (b"secret,1\n", "", "no column 'id'"),
-    ):
-        file.write_bytes(text)
-        with pytest.raises(Invalid, match=told) as raised:
-            lake.verify(file, column="id", id_type=id_type)
-        assert "secret" not in str(raised.value)
-    with pytest.raises(Invalid, match="ids are strings, integers or binary"):
-        lake.verify(lake.ids({"a": "secret"}))
-
-
 # ---- which versions
 
 
@@ -447,11 +381,11 @@ def test_an_object_that_a_run_replaces_meanwhile_is_found_again(lake: Lake, monk
     store, address = lake.world.ctx.objects, lake.world.address("main", "visits/a")
     read, ids = verify_datasets.read_content, lake.ids("bob")
 
-    def replace_first(ctx: Context, content: ContentToVerify) -> ObjectFindings:
-        if content.address == address and store.head_many([address])[0] is not None:
+    def replace_first(ctx: Context, content: Address, *args: Any, **others: Any) -> ObjectFindings:
+        if content == address and store.head_many([address])[0] is not None:
             lake.run(lake.ids("bob"))
             store.delete_many([address])
-        return read(ctx, content)
+        return read(ctx, content, *args, **others)
 
     monkeypatch.setattr(verify_datasets, "read_content", replace_first)
     assert lake.verify(ids) == {}
