@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import fastavro
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -192,15 +191,6 @@ def blocks_of_rows(body: bytes) -> list[int]:
     return [each.num_records for each in found]
 
 
-@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
-def test_a_file_in_which_nothing_matches_is_the_same_byte_for_byte(codec: str) -> None:
-    rng = random.Random(codec)
-    schema = record_of(("who", ["null", "string"]), *((name, kind) for name, kind, _ in BESIDE))
-    rows = [{"who": guest(rng), **{name: value(rng) for name, _, value in BESIDE}} for _ in range(50)]
-    body = written(schema, rows, codec=codec, block_bytes=1000, metadata=METADATA)
-    assert rewrite(avro, body, task("who"), id_set("nobody")) == (body, (50, 0))
-
-
 @pytest.mark.parametrize("codec", PACK)
 def test_every_codec_is_read_and_written(codec: str) -> None:
     """Others read what is written: fastavro and Polars here, and Java where Spark runs."""
@@ -217,36 +207,6 @@ def test_every_codec_is_read_and_written(codec: str) -> None:
     assert outcomes(new, task("who"), id_set("g7", "g50"))[:2] == (0, 0)
     if codec in ("null", "deflate", "bzip2", "xz"):
         assert [row["who"] for row in read(new)] == [f"g{number}" for number in range(100) if number not in (7, 50)]
-
-
-@pytest.mark.parametrize("codec", ["uncompressed", "deflate", "snappy"])
-def test_files_of_polars(codec: Any) -> None:
-    """Polars writes one block a file."""
-    frame = pl.DataFrame(
-        {
-            "who": [{"guest": f"g{number % 9000}", "n": number} for number in range(30_000)],
-            "many": [[number, None] for number in range(30_000)],
-            "x": [number / 3 for number in range(30_000)],
-        }
-    )
-    out = io.BytesIO()
-    frame.write_avro(out, compression=codec, name="event")
-    body = out.getvalue()
-    wanted = [f"g{number}" for number in range(0, 9000, 7)]
-    new, counts = rewrite(avro, body, task("who.guest"), id_set(*wanted))
-    expected = frame.filter(~pl.col("who").struct.field("guest").is_in(wanted))
-    assert counts == (30_000, 30_000 - len(expected))
-    assert pl.read_avro(io.BytesIO(new)).equals(expected)
-    assert outcomes(new, task("who.guest"), id_set(*wanted))[:2] == (0, 0)
-    nulled, _ = rewrite(avro, body, task("who.guest", set_null=["who.guest", "x"]), id_set("g3"))
-    is_g3 = pl.col("who").struct.field("guest") == "g3"
-    assert pl.read_avro(io.BytesIO(nulled)).equals(
-        frame.with_columns(
-            pl.when(is_g3).then(pl.struct(pl.lit(None, pl.String).alias("guest"), pl.col("who").struct.field("n")))
-            .otherwise(pl.col("who")).alias("who"),
-            pl.when(is_g3).then(None).otherwise(pl.col("x")).alias("x"),
-        )
-    )  # fmt: skip
 
 
 FIXED = {"type": "fixed", "name": "id", "size": 16}

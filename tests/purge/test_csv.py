@@ -75,13 +75,6 @@ def test_what_readers_take_in_different_ways_is_refused(body: bytes, told: str) 
         find(csv, body, GUEST, id_set("bob"))
 
 
-@pytest.mark.parametrize("codec", [name for name in TEXT_CODECS if name != "none"])
-def test_a_file_that_is_cut_off_is_refused(codec: str) -> None:
-    body = TEXT_CODECS[codec][0](b"n,guest\n" + b"".join(b"%d,g%d\n" % (n, n * n) for n in range(9000)))
-    with pytest.raises(PurgeError, match="damaged"):
-        find(csv, body[: len(body) // 2], GUEST, id_set("bob"))
-
-
 def test_a_record_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "RECORD_BYTES_MAX", 1000)
     with pytest.raises(PurgeError, match="longer than 64 MiB"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from refstore_purge.formats import compression, json_lines
 from refstore_purge.purge_error import PurgeError
-from tests.purge.datasets import TEXT_CODECS
 from tests.purge.looking import find, id_set, rewrite, task
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")
@@ -38,15 +36,6 @@ USER_GUEST = task("user.guest")
 )
 def test_lines_that_stay_are_kept_byte_for_byte(body: bytes, kept: bytes) -> None:
     assert rewrite(json_lines, body, USER_GUEST, id_set("bob"))[0] == kept
-
-
-@pytest.mark.parametrize("codec", TEXT_CODECS)
-def test_a_file_stays_compressed_as_it_was(codec: str) -> None:
-    pack, unpack = TEXT_CODECS[codec]
-    made, counts = rewrite(json_lines, pack(b'{"user":{"guest":"bob"}}\n{"n":1}\n'), USER_GUEST, id_set("bob"))
-    assert unpack(made) == b'{"n":1}\n'
-    assert compression.detect_codec(io.BytesIO(made)) == codec
-    assert counts == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +98,6 @@ def test_binary_ids_are_refused() -> None:
 
 
 GUEST = task("guest")
-PACKED = [name for name in TEXT_CODECS if name != "none"]
-
-
 TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
 LEAF = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 VALUE = st.recursive(LEAF, lambda each: st.lists(each, max_size=3) | st.dictionaries(TEXT, each, max_size=3))
@@ -140,21 +126,6 @@ def test_any_lines_lose_the_rows_that_python_finds_and_only_the_columns_that_go(
     assert [json.loads(line) for line in nulled.split(b"\n") if line] == [
         {**row, "mail": None} if row["guest"] in ("bob", "") else row for row in objects
     ]
-
-
-@pytest.mark.parametrize("codec", PACKED)
-class TestCompression:
-    def test_that_is_cut_off_is_refused(self, codec: str) -> None:
-        body = TEXT_CODECS[codec][0](b"".join(b'{"guest":"g%d"}\n' % number for number in range(40)))
-        for length in (*range(8, len(body), 7), len(body) - 1):
-            with pytest.raises(PurgeError, match="damaged"):
-                find(json_lines, body[:length], GUEST, id_set("bob"))
-
-    def test_of_several_parts_is_read_to_its_end(self, codec: str) -> None:
-        pack, unpack = TEXT_CODECS[codec]
-        made, counts = rewrite(json_lines, pack(b'{"guest":') + pack(b'"bob"}\n{"n":1}'), GUEST, id_set("bob"))
-        assert unpack(made) == b'{"n":1}'
-        assert counts == (2, 1)
 
 
 class TestRefusals:

@@ -1,4 +1,4 @@
-"""Ids in the key-value metadata of files, and statistics that lie."""
+"""Ids in the key-value metadata of files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.purge.looking import id_set, parquet_of, task
 pyorc: Any = import_module("pyorc")
 
 GUEST = task("guest")
-READING = FormatTask(("guest",), ignores_statistics=True)
 
 
 def footed(metadata: dict[Any, Any], guests: list[Any], type_: Any = None) -> bytes:
@@ -176,34 +175,3 @@ def test_a_file_without_rows_and_one_whose_partition_is_the_id() -> None:
     every = FormatTask(("who",), matches_every_row=True)
     body = footed({"owner": "bob"}, ["x"])
     assert purged(parquet, body, every, id_set("bob"))[1] == (1, 1, 1)
-
-
-def test_user_metadata_of_orc() -> None:
-    made, counts = purged(orc, written_orc({"owner": b"bob", "k": b"v"}, "ann"), GUEST, id_set("bob"))
-    assert counts == (1, 0, 1)
-    assert arrow_orc.ORCFile(io.BytesIO(made)).metadata == {b"k": b"v"}
-    assert b"bob" not in made
-
-
-def lying(body: bytes, trailer_bytes: int) -> bytes:
-    """Return the file with other statistics: its footer says `aaa` where there is `zoe`."""
-    return body[:-trailer_bytes] + body[-trailer_bytes:].replace(b"zoe", b"aaa")
-
-
-def test_statistics_of_parquet_that_lie_are_ignored_if_asked() -> None:
-    options: Any = {"write_page_index": True, "bloom_filter_options": {"guest": {"ndv": 2, "fpp": 0.01}}}
-    body = parquet_of(pa.table({"guest": ["aaa", "zoe"]}), compression="none", use_dictionary=False, **options)
-    body = lying(body, int.from_bytes(body[-8:-4], "little") + 8)
-    assert pq.read_metadata(io.BytesIO(body)).row_group(0).column(0).statistics.max == "aaa"
-    wanted = id_set("zoe")
-    assert parquet.find(io.BytesIO(body), GUEST, wanted)[:3] == (2, 0, "statistics")
-    assert parquet.find(io.BytesIO(body), READING, wanted)[:3] == (2, 1, "column")
-    made, counts = purged(parquet, body, READING, wanted)
-    assert counts == (2, 1, 0)
-    assert b"zoe" not in made
-
-
-def test_null_counts_that_lie_are_ignored_if_asked() -> None:
-    nulls = parquet_of(pa.table({"guest": pa.array([None, None], pa.string())}), use_dictionary=False)
-    assert parquet.find(io.BytesIO(nulls), GUEST, id_set("zoe")).decided_by == "statistics"
-    assert parquet.find(io.BytesIO(nulls), READING, id_set("zoe")).decided_by == "column"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
@@ -72,28 +71,6 @@ def test_a_file_without_rows_left_keeps_its_schema() -> None:
     assert rewrite(orc, made, task("n"), id_set(1, kind="integer"))[1] == (0, 0)
 
 
-def test_nested_identifiers() -> None:
-    table = pa.table(
-        {
-            "n": range(4),
-            "u": pa.array([{"g": "bob"}, {"g": "ann"}, None, {"g": None}]),
-            "l": pa.array([["x"], ["bob", "x"], None, []]),
-            "m": pa.array([[("bob", 1)], [], None, [("x", 2)]], pa.map_(pa.string(), pa.int32())),
-        }
-    )
-    body = written(table)
-    for what, wanted, kept in (
-        (task("u.g"), id_set("bob"), [1, 2, 3]),
-        (task("l"), id_set("bob"), [0, 2, 3]),
-        (task("m", map_part="key"), id_set("bob"), [1, 2, 3]),
-        (task("m"), id_set(2, kind="integer"), [0, 1, 2]),
-    ):
-        made, _ = rewrite(orc, body, what, wanted)
-        left = plain.ORCFile(io.BytesIO(made)).read()
-        assert left["n"].to_pylist() == kept
-        assert left.to_pylist() == [row for row in table.to_pylist() if row["n"] in kept]
-
-
 def test_columns_are_set_to_null() -> None:
     table = pa.table({"guest": ["bob", "ann"], "u": pa.array([{"a": 1, "b": "x"}, None])})
     made, _ = rewrite(orc, written(table), task("guest", set_null=["u.a"]), id_set("bob"))
@@ -101,16 +78,6 @@ def test_columns_are_set_to_null() -> None:
         {"guest": "bob", "u": {"a": None, "b": "x"}},
         {"guest": "ann", "u": None},
     ]
-
-
-@pytest.mark.parametrize("type_", ["varchar(9)", "char(4)", "uniontype<int,string>"])
-def test_types_that_pyarrow_cannot_write_are_kept(type_: str) -> None:
-    out = io.BytesIO()
-    with pyorc.Writer(out, f"struct<guest:string,other:{type_}>") as writer:
-        writer.writerows([("bob", "x"), ("ann", "y")])
-    made, _ = rewrite(orc, out.getvalue(), task("guest"), id_set("bob"))
-    assert list(pyorc.Reader(io.BytesIO(made))) == list(pyorc.Reader(io.BytesIO(out.getvalue())))[1:]
-    assert str(pyorc.Reader(io.BytesIO(made)).schema) == f"struct<guest:string,other:{type_}>"
 
 
 def test_a_union_beside_the_identifier_stays_and_is_not_set_to_null() -> None:
@@ -121,14 +88,6 @@ def test_a_union_beside_the_identifier_stays_and_is_not_set_to_null() -> None:
     assert list(pyorc.Reader(io.BytesIO(made))) == [(None,), (("ann", "x"),), (("zoe", None),)]
     with pytest.raises(PurgeError, match=r"column 's\.u' is a union"):
         rewrite(orc, out.getvalue(), task("s.guest", set_null=["s.u"]), id_set("bob"))
-
-
-def test_an_identifier_whose_values_are_padded_is_refused() -> None:
-    out = io.BytesIO()
-    with pyorc.Writer(out, "struct<guest:char(9)>") as writer:
-        writer.write(("bob",))
-    with pytest.raises(PurgeError, match="'guest' is char, whose values are padded"):
-        find(orc, out.getvalue(), task("guest"), id_set("bob"))
 
 
 @pytest.mark.parametrize("length", [0, 3, 50, -1, -20])
@@ -221,46 +180,6 @@ def rows_of(body: bytes) -> list[Any]:
     return list(pyorc.Reader(io.BytesIO(body)))
 
 
-def test_every_type_that_can_be_kept_keeps_its_values() -> None:
-    schema = (
-        "struct<guest:string,a:boolean,b:tinyint,c:smallint,d:int,e:bigint,f:float,g:double,h:binary,i:date,"
-        "j:decimal(20,4),k:decimal(5,0),l:array<string>,m:map<string,int>,n:struct<x:int,y:string>>"
-    )
-    values = (True, -3, 300, 70_000, 2**40, 1.5, 2.5, b"\xff", date(9999, 12, 31), Decimal("123.4567"), Decimal(12_345))
-    nested = (["a", None], {"k": 1}, (1, "y"))
-    nothing = (None,) * (len(values) + len(nested))
-    rows = [("bob", *values, *nested), ("ann", *values, *nested), ("zoe", *nothing)]
-    made, counts = rewrite(orc, written_rows(schema, *rows), GUEST, id_set("bob"))
-    assert counts == (3, 1)
-    assert rows_of(made) == rows[1:]
-    assert str(pyorc.Reader(io.BytesIO(made)).schema) == schema
-
-
-@pytest.mark.parametrize("type_", ["timestamp", "timestamp with local time zone"])
-@pytest.mark.parametrize(
-    "moment",
-    [
-        datetime(2020, 2, 3, 4, 5, 6, 7, UTC),
-        datetime(1900, 1, 1, tzinfo=UTC),
-        datetime(1900, 1, 1, 0, 0, 0, 7, UTC),
-        datetime(1500, 1, 1, tzinfo=UTC),
-        datetime(9999, 12, 31, tzinfo=UTC),
-    ],
-)
-def test_moments_are_kept(type_: str, moment: datetime) -> None:
-    body = written_rows(f"struct<guest:string,t:{type_}>", ("bob", moment), ("ann", moment))
-    made, _ = rewrite(orc, body, GUEST, id_set("bob"))
-    assert rows_of(made) == rows_of(body)[1:]
-
-
-def test_attributes_of_columns_stay() -> None:
-    """Iceberg has its fields' ids there."""
-    schema = pyorc.Struct(guest=pyorc.String(), n=pyorc.Int())
-    schema["guest"].set_attributes({"iceberg.id": "1"})
-    made, _ = rewrite(orc, written_rows(schema, ("bob", 1), ("ann", 2)), GUEST, id_set("bob"))
-    assert pyorc.Reader(io.BytesIO(made)).schema["guest"].attributes == {"iceberg.id": "1"}
-
-
 def test_no_byte_of_a_row_that_goes_stays() -> None:
     rows = [("bob-secret", "secret@x"), ("ann", "a@x")]
     body = written_rows("struct<guest:string,mail:string>", *rows, compression=pyorc.CompressionKind.NONE)
@@ -272,21 +191,10 @@ def test_no_byte_of_a_row_that_goes_stays() -> None:
     assert b"secret@x" not in nulled
 
 
-def test_a_file_without_a_row_index_stays_one() -> None:
-    body = written_rows("struct<guest:string>", ("bob",), ("ann",), row_index_stride=0)
-    made, counts = rewrite(orc, body, GUEST, id_set("bob"))
-    assert counts == (2, 1)
-    assert plain.ORCFile(io.BytesIO(made)).read().to_pylist() == [{"guest": "ann"}]
-    assert pyorc.Reader(io.BytesIO(made)).row_index_stride == 0
-
-
 class TestColumns:
     def test_strings_that_are_no_utf_8(self) -> None:
         values = pa.array([b"\xff\xfe", b"bob"]).cast(pa.string(), safe=False)
         assert find(orc, of_arrow(guest=values), GUEST, id_set("bob")).matched_rows == 1
-
-    def test_varchar_is_found(self) -> None:
-        assert find(orc, written_rows("struct<guest:varchar(9)>", ("bob",)), GUEST, id_set("bob")).matched_rows == 1
 
     @pytest.mark.parametrize(
         ("what", "told"),

@@ -30,61 +30,11 @@ from tests.purge.tracking import DOCUMENT
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "purge.schema.json"
 
 
-def text(**changes: Any) -> str:
-    return json.dumps({**DOCUMENT, "datasets": [{**DOCUMENT["datasets"][0], **changes}]}, indent=1)
-
-
 def test_the_example_of_seed_002_is_onboarded() -> None:
     parsed = document.read_document(json.dumps(DOCUMENT))
     assert [dataset.name for dataset in parsed.document.onboarded_datasets] == ["tracking.event"]
     assert parsed.warnings == ()
     assert (parsed.document.backup.days, parsed.document.trash.days) == (30, 7)
-
-
-def test_only_what_stands_on_both_lists_is_onboarded() -> None:
-    parsed = document.read_document(json.dumps({**DOCUMENT, "whitelist": ["other.*"]}))
-    assert parsed.document.onboarded_datasets == ()
-    assert parsed.warnings == (
-        "data set 'tracking.event' is not on the whitelist: it is not purged",
-        "nothing is described for 'other.*' of the whitelist",
-    )
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        (text(name="-x"), "is not a name of a data set"),
-        (text(prefix="tracking/event"), "end it with '/'"),
-        (text(identifier="a..b"), "is not a column"),
-        (text(set_null=["a."]), "is not a column"),
-        (text(format=None), "needs a format"),
-        (text(format="xml"), "xml"),
-        (text(mode="all"), "mode"),
-        (text(mode="rewrite", branches=["main"]), "leave branches out"),
-        (text(mode="erase", set_null=["a"]), "leave set_null out"),
-        (text(branches=["a[" * 90]), "branch"),
-        (text(map_part="both"), "map_part"),
-        (text(identifer="x"), "identifer"),
-        (json.dumps({**DOCUMENT, "datasets": DOCUMENT["datasets"] * 2}), "is there twice"),
-        (
-            json.dumps(
-                {
-                    "datasets": [
-                        DOCUMENT["datasets"][0],
-                        {**DOCUMENT["datasets"][0], "name": "b", "prefix": "tracking/event/x/"},
-                    ]
-                }
-            ),
-            "lie within one another",
-        ),
-        (json.dumps({**DOCUMENT, "backup": {"days": -1}}), "days"),
-        ("{", "line 1"),
-        ("[]", "Expected `object`"),
-    ],
-)
-def test_a_mistake_is_told(changed: str, told: str) -> None:
-    with pytest.raises(InvalidPurge, match=told):
-        document.read_document(changed)
 
 
 def test_the_published_schema_is_the_one_of_the_code() -> None:
