@@ -40,7 +40,7 @@ SECOND_TIER: Final = {
         "a storm; tests/offline/test_crashes.py ends runs at every step"
     ),
     "tests/soak/test_purge_chaos.py::test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed": (
-        "a storm; tests/spark/test_purge_cluster.py kills a worker, and tests/offline/test_purge.py a run"
+        "a storm; tests/spark/test_purge_cluster.py kills a worker, and tests/offline/test_purge_counts.py a run"
     ),
     "tests/corpus/test_corpus_of_spark.py": (
         "another writer, and another reader of the same files; tests/corpus/test_corpus.py has the corpus whole"

@@ -33,7 +33,7 @@ from refstore_purge.formats.parquet_footer import (
 )
 from refstore_purge.head_publisher import HeadPublisher
 from tests.kit.logged_events import collecting_events
-from tests.offline.purge_runs import Purge, options_of, purge_on, purge_with
+from tests.offline.purge_runs import Purge, options_of, purge_on
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.test_parquet_kept import edited
@@ -243,16 +243,6 @@ class TestWhatIsRefused:
         with pytest.raises(Invalid, match="no data set of 'sales' is onboarded"):
             purge("bob")
 
-    def test_ids_of_another_type_than_the_column(self, world: World, engines: Engines) -> None:
-        world.commit_files({PATH: events("1")})
-        onboard(world.repo)
-        file = world.folder / "ids.parquet"
-        pq.write_table(pa.table({"id": pa.array([1])}), file)
-        with pytest.raises(Invalid, match="--id-type string"):
-            purge_with(world, engines, file)
-        assert purge_with(world, engines, file, id_type="string").is_whole
-        assert guests_at(world.repo, "main") == []
-
     @pytest.mark.parametrize("path", ["a", "z"])  # it is the first or the last that the run looks at
     def test_an_object_whose_identifiers_are_all_null_matches_nothing(
         self, world: World, purge: Purge, path: str
@@ -344,27 +334,6 @@ class TestRunningAgain:
         assert purge("bob", max_partitions=2, after=made.watermark).is_whole
         assert guests_at(world.repo, "main", f"{PREFIX}day=2/x") == []
 
-    def test_a_branch_that_moved_meanwhile_is_looked_at_again(
-        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        other = f"{PREFIX}other.parquet"
-        world.commit_files({PATH: events("bob", "ann"), other: events("bob")})
-        onboard(world.repo)
-        stage = head_publisher.BranchPublication.stage
-
-        def move_once(self: head_publisher.BranchPublication, rewritten: Any) -> list[str]:
-            staged = stage(self, rewritten)
-            monkeypatch.setattr(head_publisher.BranchPublication, "stage", stage)
-            world.commit_files({PATH: events("bob", "cid", "bob"), f"{PREFIX}late.parquet": events("bob", "dan")})
-            return staged
-
-        monkeypatch.setattr(head_publisher.BranchPublication, "stage", move_once)
-        made = purge("bob")
-        assert made.is_whole
-        assert guests_at(world.repo, "main") == ["cid"]
-        assert guests_at(world.repo, "main", other) == []
-        assert guests_at(world.repo, "main", f"{PREFIX}late.parquet") == ["dan"]
-
     @pytest.mark.parametrize("when", ["its changes are listed", "copies are looked for", "objects are staged"])
     def test_a_branch_that_is_deleted_meanwhile_stops_nothing(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch, when: str
@@ -391,31 +360,6 @@ class TestRunningAgain:
         assert made.is_whole, made
         assert guests_at(world.repo, "main") == ["ann"]
         assert [each.branch for each in made.published_commits] == ["main"]
-
-    def test_a_run_that_is_killed_leaves_nothing_that_the_next_one_minds(
-        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        world.commit_files({PATH: events("bob", "ann")})
-        onboard(world.repo)
-        for step in ("issue", "stage", "publish"):
-            with monkeypatch.context() as patched:
-                real = getattr(head_publisher.BranchPublication, step)
-
-                def killed(self: head_publisher.BranchPublication, *args: Any, real: Any = real) -> None:
-                    real(self, *args)
-                    raise KeyboardInterrupt
-
-                patched.setattr(head_publisher.BranchPublication, step, killed)
-                patched.setattr(head_publisher.BranchPublication, "close", _nothing)
-                with pytest.raises(KeyboardInterrupt):
-                    purge("ann" if step == "publish" else "bob")
-            assert guests_at(world.repo, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
-        assert len(list(world.repo.branches(prefix=HIDDEN_BRANCHES))) == 3
-        world.clock.sleep(2 * LEASE_MS / 1000)
-        release_all(world.repo)
-        assert purge("bob").is_whole
-        assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
-        assert guests_at(world.repo, "main") == []
 
     def test_a_run_renews_its_leases_between_its_steps(
         self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
@@ -463,9 +407,6 @@ class TestRunningAgain:
         assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
         assert purge("bob").is_whole
         assert guests_at(world.repo, "main") == ["ann"]
-
-
-def _nothing(_: head_publisher.BranchPublication) -> None: ...
 
 
 class TestSetNull:

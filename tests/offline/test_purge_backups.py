@@ -105,16 +105,6 @@ class TestTheEndOfBackups:
             assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount()
         assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
 
-    def test_a_legal_hold_keeps_a_backup(self, world: World) -> None:
-        set_days(world, days=0, versions=0)
-        identity = one_object(world)
-        rewrite(world.repo, "main", "a/x", NEW)
-        settle(world)
-        world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "a/", "reason": "a case"}]}))
-        assert (purge_cleanup.clean_up(world.ctx).held_contents, identity in world.data()) == (1, True)
-        world.repo.set_retention(json.dumps({}), remove=["hold:a/"])
-        assert purge_cleanup.clean_up(world.ctx).backups == ObjectCount(1, len(OLD))
-
     def test_what_an_attempt_left_goes_and_no_attempt_under_way(self, world: World) -> None:
         set_days(world)
         one_object(world)
@@ -131,24 +121,6 @@ class TestTheEndOfBackups:
         assert world.repo.read("main", "a/x") == OLD
         assert purge_cleanup.clean_up(world.ctx).attempts == ObjectCount()  # the record is gone, and was not lost
         check_repository(world.ctx)
-
-    def test_a_store_that_fails_is_told_and_asked_again(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        set_days(world, days=0, versions=0)
-        identity = one_object(world)
-        rewrite(world.repo, "main", "a/x", NEW)
-        settle(world)
-        real = type(world.ctx.objects).delete_many
-
-        def refusing(self: Any, keys: Any) -> Any:
-            done = real(self, [key for key in keys if key != identity])
-            return done._replace(failed_keys=((identity, "slow down"),) if identity in keys else ())
-
-        monkeypatch.setattr(type(world.ctx.objects), "delete_many", refusing)
-        done = purge_cleanup.clean_up(world.ctx)
-        assert (done.failed_objects, done.backups) == (1, ObjectCount())
-        monkeypatch.undo()
-        assert purge_cleanup.clean_up(world.ctx).pending_deletions == ObjectCount(1, len(OLD))
-        assert identity not in world.data()
 
     def test_a_kv_that_forgot_the_content_ends_no_backup(self, world: World) -> None:
         from refstore.records import keys

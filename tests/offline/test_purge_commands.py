@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
 
@@ -25,7 +24,6 @@ from refstore_purge.purge_cleanup import scan_backups
 from tests.commands import Command
 from tests.durations import COLLECTOR
 from tests.offline.world import World
-from tests.purge import avro_files
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, parquet, rows_at
 from tests.purging import rewrite
 from tests.reaping import release_all
@@ -75,35 +73,6 @@ def test_onboard_run_verify_and_report(refstore: Command, lake: World) -> None:
     shown = refstore.json("purge", "status", "sales", "last")
     assert shown == made | {"places_ms": shown["places_ms"]}
     assert "commit" in refstore.ok("purge", "status", "sales", made["run"]).out
-
-
-def test_avro_with_uuids_of_16_bytes(refstore: Command, lake: World) -> None:
-    """The ids are text; the first file's schema tells what they are compared as. The second run asks the index."""
-    guid = {"type": "fixed", "name": "guid", "size": 16}
-    schema = avro_files.record_of(("who", {"type": "array", "items": ["null", guid]}), ("n", "long"))
-    rows = [{"who": [None, UUID(int=number).bytes], "n": number} for number in range(100)]
-    body = avro_files.written(schema, rows, codec="deflate", block_bytes=200, metadata={"owner": str(UUID(int=7))})
-    lake.repo.upload("main", "visits/a.avro", body)
-    lake.repo.upload("main", "visits/b.avro", avro_files.written(schema, rows[50:]))
-    lake.repo.commit("main", "visits")
-    document, ids = refstore.folder / "purge.json", refstore.folder / "ids.csv"
-    dataset = {"name": "visits", "prefix": "visits/", "format": "avro", "identifier": "who", "mode": "keep-history"}
-    document.write_text(json.dumps({"whitelist": ["*"], "datasets": [dataset]}))
-    ids.write_text(f"id\n{UUID(int=7)}\n{{{str(UUID(int=42)).upper()}}}\n")
-    assert "mistyped" not in refstore.ok("purge", "onboard", "sales", document).err
-    before = refstore("purge", "verify", "sales", "--ids", ids)
-    assert (before.code, "2 rows and 1 entries" in before.out) == (4, True)
-    made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
-    assert [(row["matched_objects"], row["rows_changed"], row["matched_entries"]) for row in made["rows"]] == [
-        (1, 2, 1)
-    ]
-    after = lake.repo.read("main", "visits/a.avro")
-    assert avro_files.read(after) == [row for row in rows if row["n"] not in (7, 42)]
-    assert "owner" not in avro_files.metadata_of(after)
-    refstore.ok("purge", "verify", "sales", "--ids", ids)
-    again = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
-    assert [(row["matched_objects"], row["by_index"]) for row in again["rows"]] == [(0, 1)]
-    assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "done"]
 
 
 @pytest.mark.parametrize(

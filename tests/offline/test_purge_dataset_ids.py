@@ -319,9 +319,6 @@ class TestUuids:
         assert "secret" not in str(raised.value)
 
 
-SIXTEEN = "0123456789abcdef"
-
-
 class TestAdvice:
     """What a refusal says to do finds the rows."""
 

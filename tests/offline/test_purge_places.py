@@ -157,19 +157,6 @@ class TestDates:
         assert goes_ms == kept.deletes_at_ms == kept.replaced_ms + max(lasts_ms, wait_ms(world))
         assert made.is_final
 
-    def test_signed_urls_are_waited_for(self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(purge_cleanup, "SIGNED_SECONDS", 2 * DAY_SECONDS)
-        set_days(world, days=30, versions=0)
-        commit(world, EVENT)
-        made = purge()
-        assert made.places[0].deletes_at_ms > made.ended_ms + 2 * DAY_MS - 60_000
-        (kept,) = purge_cleanup.scan_backups(world.ctx)
-
-        def clean() -> None:
-            purge_cleanup.clean_up(world.ctx)
-
-        assert check_date(world, made, "backups", clean) == kept.deletes_at_ms
-
     def test_a_backup_that_a_later_run_pushes_out(self, world: World, purge: Purge) -> None:
         set_days(world, versions=1)
         commit(world, EVENT, body=BODY + b"cid,3\n")

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from refstore.errors import Conflict, Gone
+from refstore.errors import Gone
 from refstore.public_types import stored_entry
 from refstore_purge import location_publisher, purge_tasks, verify
 from refstore_purge.purge_tasks import ObjectResult
 from tests.offline.purge_runs import Purge, purge_with
 from tests.offline.world import World
-from tests.purge import datasets
 from tests.purge.tracking import (
     DOCUMENT,
     PATH,
@@ -104,52 +100,6 @@ def test_what_matches_nothing_changes_nothing(world: World, purge: Purge) -> Non
     assert [(row.matched_objects, row.matched_rows) for row in purge("bob", dry_run=True).rows] == [(1, 1)]
     assert not world.ctx.locations.are_announced()
     assert guests_at(world.repo, "main") == ["ann", "bob"]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_random_histories_lose_the_rows_of_the_ids_in_every_version(world: World, engines: Engines, seed: int) -> None:
-    rng = random.Random(seed)
-    for names in (True, False):
-        cases = [case for case in datasets.CASES if case.is_integer != names]
-        world.repo.onboard_purge(datasets.document_of(cases, "rewrite"), by="tests")
-        refs: list[str] = []
-
-        def upload(branch: str, cases: list[datasets.Case] = cases, refs: list[str] = refs) -> None:
-            for case in cases:
-                rows = datasets.make_rows(rng, case, rng.choice([0, 3, 60]))
-                world.repo.upload(branch, f"{case.name}/{rng.randrange(2)}", datasets.write(case, rows))
-            refs.append(world.repo.commit(branch, "data", allow_empty=True).id)
-
-        upload("main")
-        branch = f"dev-{names}"
-        world.repo.create_branch(branch, source="main")
-        upload(branch)
-        upload("main")
-        world.repo.create_tag(f"v-{names}", ref=refs[0])
-        refs += ["main", branch, f"v-{names}"]
-        before = _contents(world, cases, refs)
-        ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
-        file = world.folder / "ids.parquet"
-        pq.write_table(pa.table({"id": pa.array(sorted(ids))}), file)
-        made = purge_with(world, engines, file, share=1)
-        assert made.is_whole, made
-        after = _contents(world, cases, refs)
-        assert after.keys() == before.keys()
-        by_name = {case.name: case for case in cases}
-        for (ref, path), rows in before.items():
-            case = by_name[path.partition("/")[0]]
-            assert after[ref, path] == [row for row in rows if not case.has_id(row, ids)], (ref, path)
-        assert verify(world.repo, file).findings == []
-
-
-def _contents(world: World, cases: list[datasets.Case], refs: list[str]) -> dict[tuple[str, str], list[datasets.Row]]:
-    return {
-        (ref, path): datasets.read(case, world.repo.read(ref, path))
-        for ref in refs
-        for case in cases
-        for path, entry in world.repo.list(ref, prefix=f"{case.name}/")
-        if entry is not None
-    }
 
 
 def change_rewrites(
@@ -308,13 +258,6 @@ class TestWhatIsLeft:
         assert [(row.rewritten_objects, row.rows_changed, row.failed_objects) for row in made.rows] == [(7, 7, 0)]
         assert sizes == [7, 4, 2, 2, 3, 2, 1]
         assert verify(world.repo, guestids(world.folder, "bob")).findings == []
-
-    def test_more_rows_than_anybody_expects(self, world: World, purge: Purge) -> None:
-        world.commit_files({PATH: events("ann", "bob", "bob")})
-        onboard(world.repo, mode="rewrite")
-        with pytest.raises(Conflict, match="2 of 3 rows would go"):
-            purge("bob", floor_rows=1)
-        assert guests_at(world.repo, "main") == ["ann", "bob", "bob"]
 
 
 class TestErase:
