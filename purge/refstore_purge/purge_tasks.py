@@ -120,39 +120,43 @@ def run_in_process(task_settings: TaskSettings, object_task: ObjectTask) -> Obje
     store = open_store(task_settings.url, task_settings.io_timeout_seconds)
     ids = _open_ids(task_settings.ids, object_task.ids)
     source = open_object(store, object_task.address, object_task.size_bytes)
+    lacks_identifier = False
     try:
-        format_ = load_format(object_task.format)
-        if not object_task.target_address:
-            with limit_memory(object_task.size_bytes):
-                return _search_object(task_settings, object_task, store, source, ids)
-        with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
-            with limit_memory(object_task.size_bytes):
-                written = format_.rewrite(cast(BinaryIO, source), target, object_task.format_task, ids)
-            stored = put_result(store, object_task.target_address, target)
+        if object_task.target_address:
+            return _rewrite_object(object_task, store, source, ids)
+        with limit_memory(object_task.size_bytes):
+            return _search_object(task_settings, object_task, store, source, ids)
     except ObjectNotFound:
         if not object_task.may_be_gone:
             raise
         return ObjectResult(address=object_task.address, is_gone=True)
     except (PurgeError, Corrupt) as error:
-        return ObjectResult(
-            address=object_task.address,
-            failure=str(error),
-            lacks_identifier=isinstance(error, MissingColumnError),
-            read_bytes=source.requested_bytes,
-        )
+        failure, lacks_identifier = str(error), isinstance(error, MissingColumnError)
     except RefstoreError:
         raise
     except MemoryError:
-        return ObjectResult(address=object_task.address, failure=NO_MEMORY, read_bytes=source.requested_bytes)
+        failure = NO_MEMORY
     except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
-        return ObjectResult(
-            address=object_task.address, failure=unknown_failure(error), read_bytes=source.requested_bytes
-        )
+        failure = unknown_failure(error)
+    return ObjectResult(
+        address=object_task.address,
+        failure=failure,
+        lacks_identifier=lacks_identifier,
+        read_bytes=source.requested_bytes,
+    )
+
+
+def _rewrite_object(object_task: ObjectTask, store: ObjectStore, source: StoredFile, ids: AnyIds) -> ObjectResult:
+    with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
+        with limit_memory(object_task.size_bytes):
+            format_ = load_format(object_task.format)
+            written = format_.rewrite(cast(BinaryIO, source), target, object_task.format_task, ids)
+        stored = put_result(store, object_task.target_address, target)
     return ObjectResult(
         address=object_task.address,
         rows=written.rows,
         matched_rows=written.matched_rows,
-        matched_entries=written.removed_entries,
+        matched_entries=written.matched_entries,
         read_bytes=source.requested_bytes,
         target_address=object_task.target_address,
         size_bytes=stored.size_bytes,

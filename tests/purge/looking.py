@@ -17,7 +17,7 @@ from refstore.purge_document.document import Dataset
 from refstore.repository import Repository
 from refstore_purge import purge_ids
 from refstore_purge.file_allowance import limit_memory
-from refstore_purge.formats.base import FormatTask, IdKind, RewriteResult, SearchResult
+from refstore_purge.formats.base import FormatTask, IdKind, SearchResult
 from refstore_purge.purge_ids import IdSet
 from refstore_purge.verify_ids import RowSearch, WantedIds
 from refstore_purge.verify_reader_process import search_object
@@ -85,12 +85,12 @@ def find(module: ModuleType, body: bytes, what: FormatTask, wanted: IdSet) -> Fo
 def rewrite(module: ModuleType, body: bytes, what: FormatTask, wanted: IdSet) -> tuple[bytes, RewrittenRows]:
     """Rewrite, and check that `find` says the same."""
     target = io.BytesIO()
-    made: RewriteResult = module.rewrite(io.BytesIO(body), target, what, wanted)
+    made: SearchResult = module.rewrite(io.BytesIO(body), target, what, wanted)
     found: SearchResult = module.find(io.BytesIO(body), what, wanted)
     assert (found.rows, found.matched_rows, found.matched_entries) == (
         made.rows,
         made.matched_rows,
-        made.removed_entries,
+        made.matched_entries,
     )
     return target.getvalue(), RewrittenRows(made.rows, made.matched_rows)
 

@@ -48,10 +48,11 @@ def purged(module: Any, body: bytes, what: FormatTask, wanted: IdMatcher) -> tup
     found = module.find(io.BytesIO(body), what, wanted)
     target = io.BytesIO()
     made = module.rewrite(io.BytesIO(body), target, what, wanted)
-    assert made == (found.rows, found.matched_rows, found.matched_entries)
+    counts = (made.rows, made.matched_rows, made.matched_entries)
+    assert counts == (found.rows, found.matched_rows, found.matched_entries)
     again = module.find(io.BytesIO(target.getvalue()), what, wanted)
     assert (again.matched_rows, again.matched_entries) == (0, 0)
-    return target.getvalue(), made
+    return target.getvalue(), counts
 
 
 def metadata_of(body: bytes) -> dict[bytes, bytes]:

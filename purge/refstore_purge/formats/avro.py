@@ -27,7 +27,6 @@ from refstore_purge.formats.base import (
     FormatTask,
     IdKind,
     IdMatcher,
-    RewriteResult,
     SearchResult,
     is_alike,
     name_of,
@@ -77,7 +76,7 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     return SearchResult(rows, matched, "partition" if task.matches_every_row else "column", entries)
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
     file = _BlockMatcher(source, task, ids)
     header = file.header
@@ -91,7 +90,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
             target.writelines((block.block.start, block.block.body, header.sync))
         elif left:
             target.writelines(avro_container.make_block(left, file.remaining_data(block), header))
-    return RewriteResult(rows, matched, key_values.count_entries_with_ids([header.entries], ids))
+    return SearchResult(rows, matched, "column", key_values.count_entries_with_ids([header.entries], ids))
 
 
 class IdentifierValues(NamedTuple):

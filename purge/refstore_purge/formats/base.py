@@ -61,28 +61,19 @@ class FormatTask:
 
 
 class SearchResult(NamedTuple):
-    """What a look for the ids found."""
+    """What a look for the ids found, or what of a file was written again."""
 
     rows: int
     """All rows of the object."""
     matched_rows: int
-    """Rows that match."""
+    """Rows that match; a rewrite removes or changes them."""
     decided_by: Literal["partition", "statistics", "column"]
     """What told so: the partition's value, the statistics alone, or the column."""
     matched_entries: int = 0
-    """Entries of the file's key-value metadata that have an id."""
+    """Entries of the file's key-value metadata that have an id; a rewrite leaves them out."""
     has_identifier: bool | None = True
     """Whether there is such a column; of JSON lines, whether any line has the field, be it null. None: nulls on
     the way to it leave that open, or there are no lines."""
-
-
-class RewriteResult(NamedTuple):
-    rows: int
-    """Rows before."""
-    matched_rows: int
-    """Rows that were removed or changed."""
-    removed_entries: int = 0
-    """Entries of the file's key-value metadata that had an id, and are left out."""
 
 
 class FormatModule(Protocol):
@@ -99,7 +90,7 @@ class FormatModule(Protocol):
         """Look for the ids in an object, and read no more than that needs. Raises PurgeError."""
         ...
 
-    def rewrite(self, source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
+    def rewrite(self, source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
         """Write the object without the rows that match, or with nulls in them. Raises PurgeError."""
         ...
 

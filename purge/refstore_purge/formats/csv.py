@@ -17,7 +17,6 @@ from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
-    RewriteResult,
     SearchResult,
     column_error,
     is_alike,
@@ -59,33 +58,34 @@ class _CsvHeader(NamedTuple):
 def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     rows = matched = 0
+    for _, found, count, _ in _search(source, task, ids):
+        rows, matched = rows + count, matched + int(np.count_nonzero(found))
+    return SearchResult(rows, matched, "partition" if task.matches_every_row else "column")
+
+
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
+    """Write the records that do not match, and where columns are set to null, the others changed. Raises PurgeError."""
+    rows = matched = 0
+    with compression.open_writer(target, compression.detect_codec(source)) as out:
+        for records, found, count, nulls in _search(source, task, ids):
+            rows, matched = rows + count, matched + int(np.count_nonzero(found))
+            for record, is_match in zip(records, found, strict=True):
+                if not is_match:
+                    out.write(record)
+                elif task.set_null:
+                    out.write(_null_columns(record, nulls))
+    return SearchResult(rows, matched, "column")
+
+
+def _search(
+    source: BinaryIO, task: FormatTask, ids: IdMatcher
+) -> Iterator[tuple[Sequence[bytes], NDArray[np.bool_], int, frozenset[int]]]:
+    """Yield records, which of them match, how many are rows, and which columns are set to null."""
     header: _CsvHeader | None = None
     for batch in _batches(source):
         start = 0 if header else 1
         header = header or _header(batch.records[0], task)
-        found, count = _matches(batch, start, header, ids)
-        rows += count
-        matched += int(np.count_nonzero(found))
-    return SearchResult(rows, matched, "partition" if task.matches_every_row else "column")
-
-
-def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
-    """Write the records that do not match, and where columns are set to null, the others changed. Raises PurgeError."""
-    rows = matched = 0
-    header: _CsvHeader | None = None
-    with compression.open_writer(target, compression.detect_codec(source)) as out:
-        for batch in _batches(source):
-            start = 0 if header else 1
-            header = header or _header(batch.records[0], task)
-            found, count = _matches(batch, start, header, ids)
-            rows += count
-            matched += int(np.count_nonzero(found))
-            for record, is_match in zip(batch.records, found, strict=True):
-                if not is_match:
-                    out.write(record)
-                elif task.set_null:
-                    out.write(_null_columns(record, header.null_columns))
-    return RewriteResult(rows, matched)
+        yield batch.records, *_matches(batch, start, header, ids), header.null_columns
 
 
 def _batches(source: BinaryIO) -> Iterator[_RecordBatch]:

@@ -20,7 +20,6 @@ from refstore_purge.formats.base import (
     FormatTask,
     IdMatcher,
     MissingColumnError,
-    RewriteResult,
     SearchResult,
     is_alike,
     name_of,
@@ -84,7 +83,7 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     )
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Write the lines that do not match, and where columns are set to null, the others changed. Raises PurgeError."""
     rows = matched = 0
     with compression.open_writer(target, compression.detect_codec(source)) as out:
@@ -97,7 +96,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
                     out.write(line.text)
                 elif task.set_null:
                     out.write(_null_columns(line, task.set_null))
-    return RewriteResult(rows, matched)
+    return SearchResult(rows, matched, "column")
 
 
 def _batches(source: BinaryIO) -> Iterator[list[_JsonLine]]:

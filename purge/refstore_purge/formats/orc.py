@@ -17,7 +17,7 @@ import numpy as np
 
 from refstore_purge.file_allowance import FileAllowance, raise_if_memory
 from refstore_purge.formats import key_values, orc_rows
-from refstore_purge.formats.base import FormatTask, IdMatcher, RewriteResult, SearchResult, name_of
+from refstore_purge.formats.base import FormatTask, IdMatcher, SearchResult, name_of
 from refstore_purge.formats.nested_columns import check_schema, match_rows, set_null
 from refstore_purge.formats.unclosed_file import UnclosedFile
 from refstore_purge.purge_error import OtherMeansError, PurgeError
@@ -51,7 +51,7 @@ def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
         return SearchResult(file.nrows, matched, by, key_values.count_entries_with_ids([file.metadata], ids))
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
     with _translate_read_errors():
         file, reader = _open(source, task, ids)
@@ -60,7 +60,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
         pairs = key_values.drop_ids(file.metadata, ids, rows_changed=matched > 0)
         append_metadata(target, pairs, file)
         _check_written(reader, target, file.nrows - (0 if task.set_null else matched), pairs)
-    return RewriteResult(file.nrows, matched, key_values.count_entries_with_ids([file.metadata], ids))
+    return SearchResult(file.nrows, matched, "column", key_values.count_entries_with_ids([file.metadata], ids))
 
 
 def _write_columns(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 import numpy as np
 
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import FormatTask, IdMatcher, RewriteResult, SearchResult, name_of
+from refstore_purge.formats.base import FormatTask, IdMatcher, SearchResult, name_of
 from refstore_purge.formats.nested_columns import check_schema, match_rows, rows_with_values, set_null
 from refstore_purge.formats.parquet_chunks import (
     ChunkSource,
@@ -107,7 +107,7 @@ def _batches(file: ParquetFile, number: int, task: FormatTask) -> Iterator[Any]:
     yield from file.typed.iter_batches(BATCH_ROWS, row_groups=[number], columns=columns, use_threads=False)
 
 
-def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> RewriteResult:
+def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError.
 
     Column chunks in which nothing changes are copied byte for byte; pyarrow writes the others, and the footer stays as
@@ -136,7 +136,8 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
         footer = make_footer(file.footer, groups, ids, rows_changed=matched > 0)
         write_footer(target, footer)
         _check_written(footer, target)
-        return RewriteResult(file.rows, matched, key_values.count_entries_with_ids(pairs_of(file.footer), ids))
+        entries = key_values.count_entries_with_ids(pairs_of(file.footer), ids)
+        return SearchResult(file.rows, matched, "column", entries)
 
 
 def _has_spare_values(file: ParquetFile, number: int, top: SchemaNode) -> bool:
