@@ -87,9 +87,6 @@ class LedgerSet:
 
     def matches(self, values: Any) -> NDArray[np.bool_]:
         """Return for each value whether it is one of the ids. Null is none."""
-        if pa.types.is_dictionary(values.type):
-            found = pa.array(self.matches(values.dictionary))
-            return fill_nulls(pc.take(found, values.indices))
         compared = to_comparable(values, self.kind)
         distinct = compared.unique().drop_null()
         hashes = id_index.hash_each(distinct, self.kind, self.meta.hash_key)

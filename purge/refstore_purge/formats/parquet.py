@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import numpy as np
 
-from refstore_purge.formats import key_values
 from refstore_purge.formats.base import FormatTask, IdMatcher, SearchResult, name_of
-from refstore_purge.formats.nested_columns import check_schema, match_rows, rows_with_values, set_null
+from refstore_purge.formats.nested_columns import match_rows, rows_with_values, set_null
 from refstore_purge.formats.parquet_chunks import (
     ChunkSource,
     FileAssembly,
@@ -33,10 +32,8 @@ from refstore_purge.formats.parquet_chunks import (
 )
 from refstore_purge.formats.parquet_file import (
     ParquetFile,
-    check_fixed_lists,
     leaves_of,
     make_footer,
-    pairs_of,
     translate_read_errors,
 )
 from refstore_purge.formats.parquet_footer import (
@@ -78,16 +75,13 @@ def schema_of(source: BinaryIO) -> Any:
 def find(source: BinaryIO, task: FormatTask, ids: IdMatcher) -> SearchResult:
     """Look for the ids. Raises PurgeError."""
     with translate_read_errors():
-        file = ParquetFile(source, task)
-        check_schema(file.schema, task, ids)
-        check_fixed_lists(file.schema, task)
+        file = ParquetFile(source, task, ids)
         if task.matches_every_row and not task.set_null:
-            entries = key_values.count_entries_with_ids(pairs_of(file.footer), ids)
-            return SearchResult(file.rows, file.rows, "partition", entries)
-        is_ruled_out = file.is_ruled_out(ids)
+            return SearchResult(file.rows, file.rows, "partition", file.entries_with_ids)
+        is_ruled_out = file.is_ruled_out()
         matched = 0 if is_ruled_out else _count_matching_rows(file, task, ids)
         by = "partition" if task.matches_every_row else "statistics" if is_ruled_out else "column"
-        return SearchResult(file.rows, matched, by, key_values.count_entries_with_ids(pairs_of(file.footer), ids))
+        return SearchResult(file.rows, matched, by, file.entries_with_ids)
 
 
 def _count_matching_rows(file: ParquetFile, task: FormatTask, ids: IdMatcher) -> int:
@@ -114,9 +108,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
     it was but for what these need.
     """
     with translate_read_errors():
-        file = ParquetFile(source, task)
-        check_schema(file.schema, task, ids)
-        check_fixed_lists(file.schema, task)
+        file = ParquetFile(source, task, ids)
         assembly = FileAssembly(target)
         groups: list[ThriftStruct] = []
         tops = _changed_roots(file.root, task)
@@ -136,8 +128,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: FormatTask, ids: IdMatcher
         footer = make_footer(file.footer, groups, ids, rows_changed=matched > 0)
         write_footer(target, footer)
         _check_written(footer, target)
-        entries = key_values.count_entries_with_ids(pairs_of(file.footer), ids)
-        return SearchResult(file.rows, matched, "column", entries)
+        return SearchResult(file.rows, matched, "column", file.entries_with_ids)
 
 
 def _has_spare_values(file: ParquetFile, number: int, top: SchemaNode) -> bool:

@@ -12,6 +12,7 @@ from refstore_purge.file_allowance import FileAllowance, raise_if_memory
 from refstore_purge.formats import key_values
 from refstore_purge.formats.base import FormatTask, IdMatcher, find_column_type, is_alike, name_of
 from refstore_purge.formats.believed_statistics import parquet_bounds, rule_out
+from refstore_purge.formats.nested_columns import check_schema
 from refstore_purge.formats.parquet_chunks import ChunkSource, check_codec, chunk_extent
 from refstore_purge.formats.parquet_footer import (
     ColumnChunkField,
@@ -39,8 +40,8 @@ REMOTE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 class ParquetFile:
     """A file with its footer, and pyarrow's view of the identifier."""
 
-    def __init__(self, source: BinaryIO, task: FormatTask) -> None:
-        """Raise PurgeError."""
+    def __init__(self, source: BinaryIO, task: FormatTask, ids: IdMatcher) -> None:
+        """Raise PurgeError also where no row would tell."""
         self.footer, end = read_footer(source)
         self.source = ChunkSource(source, end)
         self.root = read_schema_tree(self.footer)
@@ -53,7 +54,10 @@ class ParquetFile:
         roots = [node for node in self.root.children if any(is_alike(node.name, name) for name in names)]
         self.typed: Any = self.open_view(roots, range(len(self.groups)), is_plain=False) if roots else None
         _check_codecs(self.groups, roots)
-        self._task = task
+        self._task, self._ids = task, ids
+        check_schema(self.schema, task, ids)
+        _check_fixed_lists(self.schema, task)
+        self.entries_with_ids = key_values.count_entries_with_ids(pairs_of(self.footer), ids)
 
     @property
     def schema(self) -> Any:
@@ -78,13 +82,13 @@ class ParquetFile:
                         "all row groups; write it as plain values, or see to it by other means"
                     )
 
-    def is_ruled_out(self, ids: IdMatcher) -> bool:
+    def is_ruled_out(self) -> bool:
         """Return whether statistics that are believed tell that the file has none of the ids."""
         leaf = None if self._task.ignores_statistics else find_plain_leaf(self.root, self._task)
         if leaf is None:
             return False
         type_ = find_column_type(self.schema, self._task.identifier, self._task.map_part)
-        return rule_out(parquet_bounds(self.footer, leaf, type_), ids)
+        return rule_out(parquet_bounds(self.footer, leaf, type_), self._ids)
 
     def open_view(self, roots: Sequence[SchemaNode], groups: Sequence[int], *, is_plain: bool) -> Any:
         """Open some columns of some row groups, as `make_view` says. Raises PurgeError."""
@@ -237,7 +241,7 @@ def _fields_of(type_: Any) -> list[Any]:
     return [type_.field(number) for number in range(type_.num_fields)]
 
 
-def check_fixed_lists(schema: Any, task: FormatTask) -> None:
+def _check_fixed_lists(schema: Any, task: FormatTask) -> None:
     """Raise PurgeError for a struct to be set to null that has a required list of a fixed size: pyarrow would not read
     the file any more.
     """
