@@ -26,6 +26,14 @@ Purge = Callable[..., PurgeReport]
 """Purges guests."""
 
 
+DATASETS: list[dict[str, Any]] = [
+    {"name": "events", "prefix": "events/", "format": "csv", "identifier": "guest", "mode": "rewrite"},
+    {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"},
+    {"name": "visits", "prefix": "visits/", "format": "csv", "identifier": "guest", "mode": "keep-history"},
+]
+"""A data set of each mode."""
+
+
 def options_of(ids: Path | None, **options: Any) -> PurgeOptions:
     """Return the options of a run. `ids`: their file, of which options may tell more; None: those of the ledger."""
     of_file = {name: options.pop(name) for name in IdsFile._fields if name in options}

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from refstore.agreed_durations import shared_seconds
-from refstore.records import keys
-from refstore.records.encoding import encode
-from refstore.records.lake_records import DurationsRecord
 from tests.commands import Command
-from tests.durations import COLLECTOR
 from tests.offline.world import World
 from tests.purge.looking import ids_at, parquet_of
 
@@ -56,21 +51,6 @@ def test_a_run_says_what_it_read_and_of_which_data_sets(refstore: Command, lake:
     rows = sorted((row["datasets"], row["type"], row["ids"]) for row in refstore.json("purge", "ledger", "sales"))
     assert rows == [(["clicks"], "string", 1), (["events"], "integer", 1), (["visits"], "binary", 1)]
     assert "visits" in refstore.ok("purge", "ledger", "sales").out
-
-
-def test_the_nightly_job_looks_in_each_data_set_for_its_ids(refstore: Command, lake: World) -> None:
-    agreed = DurationsRecord(shared_seconds(COLLECTOR), "a-test", 0)
-    lake.ctx.kv.set(keys.DURATIONS, encode(agreed))  # so that the job has not to wait for an hour
-    file = refstore.folder / "forget.jsonl"
-    file.write_text(
-        f'{{"set": "events", "id": 7}}\n{{"set": "clicks", "id": "8"}}\n{{"set": "visits", "id": "{TWO}"}}\n'
-    )
-    refstore.ok("purge", "run", "sales", "--ids", file, "--dataset-column", "set", "--yes")
-    for name, values in (("events", pa.array([7, 8])), ("clicks", pa.array(["7", "8"])), ("visits", uuids(TWO))):
-        lake.repo.upload("main", f"{name}/late", parquet_of(pa.table({"id": values})))
-    lake.repo.commit("main", "late")
-    refstore.ok("gc", "run", "sales", "--purge-ledger")
-    assert [ids_at(lake.repo, f"{name}/late") for name in ("events", "clicks", "visits")] == [[8], ["7"], []]
 
 
 def test_a_file_without_a_header_is_refused_until_that_is_said(refstore: Command, lake: World) -> None:

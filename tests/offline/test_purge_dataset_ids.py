@@ -7,7 +7,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,11 +38,14 @@ def said() -> list[str]:
 
 @pytest.fixture
 def purge(world: World, engines: Engines, said: list[str]) -> Purge:
-    def purged(table: bytes | Path | None, *datasets: str, **options: Any) -> PurgeReport:
-        file = world.folder / "forget.csv" if isinstance(table, bytes) else table
+    def purged(table: Any, *datasets: str, **options: Any) -> PurgeReport:
+        """`table`: the bytes of a file of ids, or columns of one of Parquet; None: the ids of the ledger."""
+        file = world.folder / "forget"
         if isinstance(table, bytes):
-            (world.folder / "forget.csv").write_bytes(table)
-        made = options_of(file, datasets=datasets, **{"purge_key": SECRET, **options})
+            file.write_bytes(table)
+        elif table is not None:
+            pq.write_table(pa.table(table), file)
+        made = options_of(file if table is not None else None, datasets=datasets, **{"purge_key": SECRET, **options})
         return purge_run.run_purge(world.repo, engines, made, lambda _: None, print_notice=said.append)
 
     return purged
@@ -262,9 +264,7 @@ class TestUuids:
         commit(world, {"a/x": parquet(uuids(type_)), "a/y": parquet(uuids(type_))})
         assert purge(None).is_whole
         assert ids_at(world.repo, "a/y") == [before[0], before[3]]
-        table = world.folder / "ids.parquet"
-        pq.write_table(pa.table({"id": uuids("extension").slice(0, 1)}), table)
-        assert purge(table).is_whole
+        assert purge({"id": uuids("extension").slice(0, 1)}).is_whole
         assert ids_at(world.repo, "a/x") == [before[3]]
 
     def test_of_parquet_without_arrows_schema_are_known(self, world: World, purge: Purge) -> None:
@@ -338,10 +338,6 @@ class TestAdvice:
     def test_of_a_type_finds_the_row(self, world: World, purge: Purge, column: Any, table: Any) -> None:
         commit(world, {"a/x": parquet(column)})
         onboard(world, "a")
-        if isinstance(table, dict):
-            file = world.folder / "ids.parquet"
-            pq.write_table(pa.table(table), file)
-            table = file
         with pytest.raises(Invalid) as raised:
             purge(table)
         advice = re.search(r"--id-type (\w+)", str(raised.value))
@@ -374,10 +370,6 @@ class TestAdvice:
     ) -> None:
         commit(world, {"a/x": parquet(column), "a/y": parquet(column)})
         onboard(world, "a")
-        if isinstance(table, dict):
-            file = world.folder / "ids.parquet"
-            pq.write_table(pa.table(table), file)
-            table = file
         with pytest.raises(Invalid) as raised:
             purge(table, **options)
         assert told in str(raised.value)

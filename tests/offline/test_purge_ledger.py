@@ -20,7 +20,7 @@ from refstore_purge.purge_report import PurgeReport
 from refstore_purge.restore_backups import RestoreScope
 from tests.offline.purge_runs import purge_with
 from tests.offline.world import World
-from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
+from tests.purge.tracking import DOCUMENT, PATH, PREFIX, events, guestids, guests_at, onboard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SECRET = b"a key of at least thirty-two characters"
 KEY = id_index.IndexKey.derive(SECRET)
-PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
 
 Purge = Callable[..., PurgeReport]
 
@@ -43,42 +42,33 @@ def purge(world: World, engines: Engines) -> Purge:
     return made
 
 
-def commit(world: World, *guests: str | None, path: str = PATH) -> None:
-    world.repo.upload("main", path, parquet([event(guest, number) for number, guest in enumerate(guests)]))
-    world.repo.commit("main", "events")
-
-
-def guests_at(world: World, path: str = PATH) -> list[str | None]:
-    return [row["metadata"]["guestid"] for row in rows_at(world.repo, "main", path)]
-
-
 @pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
 def test_what_comes_late_is_purged_without_the_ids(world: World, purge: Purge, mode: str) -> None:
-    commit(world, "ann", "bob", "cid")
+    world.commit_files({PATH: events("ann", "bob", "cid")})
     onboard(world.repo, mode=mode)
     purge("bob")
     purge("cid")
     late = f"{PREFIX}late.parquet"
-    commit(world, "bob", "cid", "dan", None, path=late)
+    world.commit_files({late: events("bob", "cid", "dan", None)})
     assert [(each.ids, each.kind) for each in ledger.scan_ledger(world.ctx.objects, KEY)] == [
         (1, "string"),
         (1, "string"),
     ]
     made = purge()
     assert (made.is_from_ledger, made.ids, made.is_whole) == (True, 2, True)
-    assert guests_at(world, late) == ["dan", None]
+    assert guests_at(world.repo, "main", late) == ["dan", None]
     assert len(list(ledger.scan_ledger(world.ctx.objects, KEY))) == 2
     assert sum(row.matched_objects for row in purge().rows) == 0
 
 
 def test_what_a_restore_brings_back_is_found(world: World, purge: Purge) -> None:
-    commit(world, "ann", "bob")
+    world.commit_files({PATH: events("ann", "bob")})
     onboard(world.repo, mode="rewrite")
     first = purge("bob")
     restore_backups.restore_backups(world.repo, RestoreScope(run=first.run))
-    assert guests_at(world) == ["ann", "bob"]
+    assert guests_at(world.repo, "main") == ["ann", "bob"]
     assert purge().is_whole
-    assert guests_at(world) == ["ann"]
+    assert guests_at(world.repo, "main") == ["ann"]
 
 
 def test_objects_are_erased_again(world: World, purge: Purge) -> None:
@@ -91,7 +81,7 @@ def test_objects_are_erased_again(world: World, purge: Purge) -> None:
 
 
 def test_a_run_is_forgotten(world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit(world, "ann", "bob")
+    world.commit_files({PATH: events("ann", "bob")})
     onboard(world.repo)
     first = purge("bob")
     with monkeypatch.context() as refusing:
@@ -111,7 +101,7 @@ def _refuse(_store: Any, keys: Sequence[str]) -> DeleteResult:
 
 
 def test_without_the_key_it_says_nothing(world: World, purge: Purge) -> None:
-    commit(world, "ann", "bob")
+    world.commit_files({PATH: events("ann", "bob")})
     onboard(world.repo)
     purge("bob")
     body = b"".join(world.ctx.objects.read(info.key) for info in world.ctx.objects.list(ledger.FOLDER))
@@ -124,7 +114,7 @@ def test_without_the_key_it_says_nothing(world: World, purge: Purge) -> None:
 
 
 def test_a_run_that_failed_or_only_looked_adds_nothing(world: World, purge: Purge) -> None:
-    commit(world, "bob", "bob")
+    world.commit_files({PATH: events("bob", "bob")})
     onboard(world.repo)
     purge("bob", dry_run=True)
     with pytest.raises(Exception, match="would go"):
@@ -133,7 +123,7 @@ def test_a_run_that_failed_or_only_looked_adds_nothing(world: World, purge: Purg
 
 
 def test_a_damaged_ledger_stops_the_run(world: World, purge: Purge) -> None:
-    commit(world, "ann", "bob")
+    world.commit_files({PATH: events("ann", "bob")})
     onboard(world.repo)
     purge("bob")
     (info,) = world.ctx.objects.list(ledger.FOLDER)

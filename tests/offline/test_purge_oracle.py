@@ -38,7 +38,7 @@ from refstore_purge import purge_cleanup, purge_run, remaining_places, restore_b
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.restore_backups import RestoreScope
 from tests.offline.killed import Killed, killed_at
-from tests.offline.purge_runs import options_of, purge_with, run_nightly
+from tests.offline.purge_runs import DATASETS, options_of, purge_with, run_nightly
 from tests.offline.world import World
 from tests.reaping import delete_due, release_all
 
@@ -56,11 +56,7 @@ STEP_NAMES = [
 ]
 DOCUMENT = {
     "whitelist": ["*"],
-    "datasets": [
-        {"name": "events", "prefix": "events/", "format": "csv", "identifier": "guest", "mode": "rewrite"},
-        {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"},
-        {"name": "visits", "prefix": "visits/", "format": "csv", "identifier": "guest", "mode": "keep-history"},
-    ],
+    "datasets": DATASETS,
     "backup": {"days": 6, "versions": 2},
     "trash": {"days": 4},
 }

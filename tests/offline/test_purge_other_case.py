@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +10,12 @@ import pytest
 
 from refstore_purge import verify
 from refstore_purge.purge_report import PurgeReport
-from refstore_purge.untyped_pandas import orc, pa, pq
 from tests.offline.purge_runs import purge_with
+from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import World
-from tests.purge import avro_files
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
-
-FORMATS = ["parquet", "orc", "avro", "json", "csv"]
 
 
 def onboard(world: World, format_: str, **more: Any) -> None:
@@ -27,20 +23,8 @@ def onboard(world: World, format_: str, **more: Any) -> None:
     world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset | more]}), by="tests")
 
 
-def body_of(format_: str, row: dict[str, Any]) -> bytes:
-    out = io.BytesIO()
-    match format_:
-        case "parquet":
-            pq.write_table(pa.Table.from_pylist([row]), out)
-        case "orc":
-            orc.write_table(pa.Table.from_pylist([row]), out)
-        case "avro":
-            return avro_files.of_rows([row])
-        case "json":
-            return json.dumps(row).encode() + b"\n"
-        case _:
-            return "\n".join(",".join(map(str, each)) for each in (row.keys(), row.values())).encode() + b"\n"
-    return out.getvalue()
+def of_row(format_: str, row: dict[str, Any]) -> bytes:
+    return written(format_, **{name: [value] for name, value in row.items()})
 
 
 def put(world: World, **files: bytes) -> None:
@@ -64,7 +48,7 @@ def purged(world: World, engines: Engines) -> tuple[PurgeReport, dict[str, str]]
 def test_a_column_in_another_case_is_told(world: World, engines: Engines, format_: str) -> None:
     onboard(world, format_)
     good, other = ({"guest": "bob", "n": 1}, {"Guest": "bob", "n": 1})
-    put(world, a=body_of(format_, good), b=body_of(format_, other))
+    put(world, a=of_row(format_, good), b=of_row(format_, other))
     made, left = purged(world, engines)
     assert list(left) == ["b"]
     assert "in another case" in left["b"]
@@ -77,7 +61,7 @@ def test_a_column_in_another_case_beside_the_identifier_is_another_one(
     world: World, engines: Engines, format_: str
 ) -> None:
     onboard(world, format_)
-    put(world, a=body_of(format_, {"guest": "ann", "GUEST": "bob"}))
+    put(world, a=of_row(format_, {"guest": "ann", "GUEST": "bob"}))
     made, left = purged(world, engines)
     assert (made.is_whole, left) == (True, {})
 
@@ -85,8 +69,8 @@ def test_a_column_in_another_case_beside_the_identifier_is_another_one(
 @pytest.mark.parametrize("format_", ["parquet", "orc", "avro", "json"])
 def test_a_step_of_the_path_in_another_case(world: World, engines: Engines, format_: str) -> None:
     onboard(world, format_, identifier="user.guest")
-    put(world, a=body_of(format_, {"user": {"guest": "bob"}}), b=body_of(format_, {"User": {"guest": "bob"}}))
-    put(world, c=body_of(format_, {"user": {"GUEST": "bob"}}))
+    put(world, a=of_row(format_, {"user": {"guest": "bob"}}), b=of_row(format_, {"User": {"guest": "bob"}}))
+    put(world, c=of_row(format_, {"user": {"GUEST": "bob"}}))
     _, left = purged(world, engines)
     assert sorted(left) == ["b", "c"]
     assert all("in another case" in reason for reason in left.values())

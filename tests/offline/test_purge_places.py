@@ -29,7 +29,7 @@ from refstore_purge import (
 from refstore_purge.purge_report import PurgeReport, RemainingPlace
 from refstore_purge.restore_backups import RestoreScope
 from tests.durations import set_agreed
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import DATASETS, purge_with
 from tests.offline.test_purge_summaries import files_of, onboard
 from tests.offline.world import DAY_MS, World
 from tests.purging import intend, write
@@ -42,14 +42,7 @@ DAY_SECONDS = 86_400
 GRACE_DAYS = 3
 EVENT, VISIT = "events/day=1/x", "visits/x"
 BODY = b"guest,at\nann,1\nbob,2\n"
-DOCUMENT: dict[str, Any] = {
-    "whitelist": ["*"],
-    "datasets": [
-        {"name": "events", "prefix": "events/", "format": "csv", "identifier": "guest", "mode": "rewrite"},
-        {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"},
-        {"name": "visits", "prefix": "visits/", "format": "csv", "identifier": "guest", "mode": "keep-history"},
-    ],
-}
+DOCUMENT: dict[str, Any] = {"whitelist": ["*"], "datasets": DATASETS}
 
 Purge = Callable[..., PurgeReport]
 

@@ -20,7 +20,7 @@ from refstore.records.reference_records import Reference
 from refstore_purge import purge_cleanup, purge_plan, restore_backups
 from refstore_purge.purge_report import PurgeReport
 from refstore_purge.restore_backups import RestoreScope
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import DATASETS, purge_with
 from tests.offline.world import World
 from tests.reaping import reap_all, release_all
 
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 DAY_SECONDS = 86_400
 EVENTS, PICTURE = "events/day=1/x", "faces/guest=bob/1.jpg"
 BODY, CLEAN = b"guest,at\nann,1\nbob,2\n", b"guest,at\nann,1\n"
-DOCUMENT: dict[str, Any] = {
-    "whitelist": ["*"],
-    "datasets": [
-        {"name": "events", "prefix": "events/", "format": "csv", "identifier": "guest", "mode": "rewrite"},
-        {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"},
-    ],
-}
+DOCUMENT: dict[str, Any] = {"whitelist": ["*"], "datasets": DATASETS[:2]}
 
 Purge = Callable[..., PurgeReport]
 

@@ -33,6 +33,7 @@ from refstore_purge import IdsFile, verify, verify_datasets
 from refstore_purge.verify_ids import ObjectFindings
 from tests.commands import Command
 from tests.offline.purge_runs import OneDataset
+from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import World
 from tests.purge import datasets
 from tests.purge.avro_files import of_rows
@@ -144,12 +145,7 @@ REFUSED: list[tuple[str, bytes, str]] = [
 )
 def test_what_a_run_refuses_is_not_called_clean(lake: Lake, format_: str, body: bytes, told: str) -> None:
     lake.onboard(format_)
-    lake.put(
-        "a",
-        {"parquet": parquet(BOB), "orc": orc_of(BOB), "avro": of_rows(BOB), "json": b'{"guest":"bob"}\n'}.get(
-            format_, CSV
-        ),
-    )
+    lake.put("a", written(format_, guest=["bob", "ann"], n=[1, 2]))
     lake.put("b", body)
     ids = lake.ids("bob")
     assert lake.verify(ids)["a"] == (1, "")
@@ -162,19 +158,11 @@ def test_what_a_run_refuses_is_not_called_clean(lake: Lake, format_: str, body: 
     assert (report.objects, report.unexamined_objects) == (1, 1)
 
 
-@pytest.mark.parametrize("format_", ["parquet", "orc", "avro", "json", "csv"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_a_folder_or_a_field_in_another_case_is_told(lake: Lake, format_: str) -> None:
     lake.onboard(format_)
-    rows: Rows = [{"n": 1}]
-    bodies = {
-        "parquet": parquet(rows),
-        "orc": orc_of(rows),
-        "avro": of_rows(rows),
-        "json": b'{"n":1}\n',
-        "csv": b"n\n1\n",
-    }
-    lake.put("GUEST=bob/a", bodies[format_])
-    lake.put("guest=ann/a", bodies[format_])
+    lake.put("GUEST=bob/a", written(format_, n=[1]))
+    lake.put("guest=ann/a", written(format_, n=[1]))
     left = lake.verify(lake.ids("bob"))
     assert list(left) == ["GUEST=bob/a"]
     assert "'GUEST' in its path or metadata is the identifier in another case" in left["GUEST=bob/a"][1]

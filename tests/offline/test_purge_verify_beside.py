@@ -22,7 +22,7 @@ from tests.commands import Command
 from tests.offline.purge_runs import OneDataset
 from tests.offline.world import World
 from tests.purge.avro_files import of_rows
-from tests.purge.looking import dataset_ids, encrypted, rows_left
+from tests.purge.looking import dataset_ids, encrypted, orc_of, rows_left
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -76,16 +76,6 @@ def parquet(table: Any, metadata: Any = None, **options: Any) -> bytes:
         writer.write_table(table)
         if metadata:
             writer.add_key_value_metadata(metadata)
-    return out.getvalue()
-
-
-def orc_of(metadata: dict[str, bytes], *guests: str) -> bytes:
-    import pyorc
-
-    out = io.BytesIO()
-    with pyorc.Writer(out, "struct<guest:string>") as writer:
-        writer.writerows([(guest,) for guest in guests])
-        writer.set_user_metadata(**metadata)
     return out.getvalue()
 
 

@@ -22,6 +22,7 @@ from refstore_purge.purge_ids import IdSet
 from refstore_purge.verify_ids import RowSearch, WantedIds
 from refstore_purge.verify_reader_process import search_object
 
+pyorc: Any = import_module("pyorc")
 _TYPES: dict[IdKind, Any] = {"string": pa.string(), "integer": pa.int64(), "binary": pa.binary()}
 
 
@@ -38,6 +39,15 @@ def task(identifier: str, *, map_part: Any = "value", set_null: Sequence[str] = 
 def parquet_of(table: Any, **options: Any) -> bytes:
     out = io.BytesIO()
     pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def orc_of(metadata: dict[str, bytes], *guests: str) -> bytes:
+    """Return an ORC file with this user metadata."""
+    out = io.BytesIO()
+    with pyorc.Writer(out, "struct<guest:string>") as writer:
+        writer.writerows([(guest,) for guest in guests])
+        writer.set_user_metadata(**metadata)
     return out.getvalue()
 
 

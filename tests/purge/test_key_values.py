@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,9 +13,7 @@ from refstore_purge.formats.base import FormatTask, IdMatcher
 from refstore_purge.purge_error import PurgeError
 from refstore_purge.untyped_pandas import orc as arrow_orc
 from refstore_purge.untyped_pandas import pa, pq
-from tests.purge.looking import id_set, parquet_of, task
-
-pyorc: Any = import_module("pyorc")
+from tests.purge.looking import id_set, orc_of, parquet_of, task
 
 GUEST = task("guest")
 
@@ -28,14 +25,6 @@ def footed(metadata: dict[Any, Any], guests: list[Any], type_: Any = None) -> by
     with pq.ParquetWriter(out, table.schema, store_schema=False) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(metadata)
-    return out.getvalue()
-
-
-def written_orc(metadata: dict[str, bytes], *guests: str) -> bytes:
-    out = io.BytesIO()
-    with pyorc.Writer(out, "struct<guest:string>") as writer:
-        writer.writerows([(guest,) for guest in guests])
-        writer.set_user_metadata(**metadata)
     return out.getvalue()
 
 
@@ -121,7 +110,7 @@ def test_what_hudi_says_of_the_keys_goes_with_the_rows(format_: str) -> None:
     body = (
         footed(HUDI, guests)
         if format_ == "parquet"
-        else written_orc({name: value.encode() for name, value in HUDI.items()}, *guests)
+        else orc_of({name: value.encode() for name, value in HUDI.items()}, *guests)
     )
     made, counts = purged(module, body, GUEST, id_set("bob"))
     assert counts == (2, 1, 1)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyorc
 import pytest
 from pyarrow import orc as plain
 
@@ -18,6 +17,7 @@ from refstore_purge.purge_error import PurgeError
 from tests.purge.looking import find, id_set, rewrite, task
 
 pytestmark = pytest.mark.usefixtures("own_temporary_folder")
+pyorc: Any = import_module("pyorc")
 GUEST = task("guest")
 
 ROWS = 200_000
@@ -29,6 +29,23 @@ def written(*tables: Any, **options: Any) -> bytes:
         for table in tables:  # a stripe each, if they fill a block
             writer.write(table)
     return out.getvalue()
+
+
+def written_rows(schema: Any, *rows: tuple[Any, ...], **options: Any) -> bytes:
+    out = io.BytesIO()
+    with pyorc.Writer(out, schema, **options) as writer:
+        writer.writerows(rows)
+    return out.getvalue()
+
+
+def of_arrow(**columns: Any) -> bytes:
+    out = io.BytesIO()
+    plain.write_table(pa.table(columns), out)
+    return out.getvalue()
+
+
+def rows_of(body: bytes) -> list[Any]:
+    return list(pyorc.Reader(io.BytesIO(body)))
 
 
 def numbers(start: int, count: int) -> Any:
@@ -81,13 +98,11 @@ def test_columns_are_set_to_null() -> None:
 
 
 def test_a_union_beside_the_identifier_stays_and_is_not_set_to_null() -> None:
-    out = io.BytesIO()
-    with pyorc.Writer(out, "struct<s:struct<guest:string,u:uniontype<int,string>>>") as writer:
-        writer.writerows([(("bob", 1),), (None,), (("ann", "x"),), (("zoe", None),)])
-    made, _ = rewrite(orc, out.getvalue(), task("s.guest"), id_set("bob"))
-    assert list(pyorc.Reader(io.BytesIO(made))) == [(None,), (("ann", "x"),), (("zoe", None),)]
+    rows = [(("bob", 1),), (None,), (("ann", "x"),), (("zoe", None),)]
+    body = written_rows("struct<s:struct<guest:string,u:uniontype<int,string>>>", *rows)
+    assert rows_of(rewrite(orc, body, task("s.guest"), id_set("bob"))[0]) == rows[1:]
     with pytest.raises(PurgeError, match=r"column 's\.u' is a union"):
-        rewrite(orc, out.getvalue(), task("s.guest", set_null=["s.u"]), id_set("bob"))
+        rewrite(orc, body, task("s.guest", set_null=["s.u"]), id_set("bob"))
 
 
 @pytest.mark.parametrize("length", [0, 3, 50, -1, -20])
@@ -100,10 +115,8 @@ class TestTimes:
     SCHEMA = "struct<guest:string,at:struct<times:array<timestamp>>>"
 
     def body(self, *times: Any) -> bytes:
-        out = io.BytesIO()
-        with pyorc.Writer(out, self.SCHEMA) as writer:
-            writer.writerows([("bob", ([datetime(1950, 1, 1, 0, 0, 0, 500_000, UTC)],)), ("ann", (list(times),))])
-        return out.getvalue()
+        gone = ("bob", ([datetime(1950, 1, 1, 0, 0, 0, 500_000, UTC)],))
+        return written_rows(self.SCHEMA, gone, ("ann", (list(times),)))
 
     @pytest.mark.parametrize(
         "time",
@@ -119,11 +132,10 @@ class TestTimes:
         assert list(pyorc.Reader(io.BytesIO(made))) == [("ann", ([time],))]
 
     def test_that_pyarrow_cannot_read_are_refused_beside_the_identifier(self) -> None:
-        out = io.BytesIO()
-        with pyorc.Writer(out, "struct<people:array<struct<guest:string,at:timestamp>>>") as writer:
-            writer.write(([("bob", datetime(2300, 1, 1, tzinfo=UTC))],))
+        row = ([("bob", datetime(2300, 1, 1, tzinfo=UTC))],)
+        body = written_rows("struct<people:array<struct<guest:string,at:timestamp>>>", row)
         with pytest.raises(PurgeError, match="before 1677 or after 2262"):
-            rewrite(orc, out.getvalue(), task("people.guest"), id_set("bob"))
+            rewrite(orc, body, task("people.guest"), id_set("bob"))
 
     def test_that_can_be_written_stay(self) -> None:
         """Also where a row that goes has another one."""
@@ -151,33 +163,12 @@ def test_strings_that_are_not_utf_8_are_refused_where_pyorc_writes() -> None:
 
 
 def test_timestamps_of_a_time_zone_that_is_not_known_are_refused() -> None:
-    out = io.BytesIO()
-    with pyorc.Writer(out, "struct<guest:string,at:timestamp>", compression=pyorc.CompressionKind.NONE) as writer:
-        writer.write(("bob", datetime(2020, 1, 1, tzinfo=UTC)))
-    body = out.getvalue().replace(b"\x03UTC", b"\x03XYZ")
+    row = ("bob", datetime(2020, 1, 1, tzinfo=UTC))
+    plain_rows = written_rows("struct<guest:string,at:timestamp>", row, compression=pyorc.CompressionKind.NONE)
+    body = plain_rows.replace(b"\x03UTC", b"\x03XYZ")
     assert b"\x03XYZ" in body
     with pytest.raises(PurgeError, match="timestamps of the time zone 'XYZ', which is not known here"):
         rewrite(orc, body, task("guest"), id_set("bob"))
-
-
-pyorc: Any = import_module("pyorc")
-
-
-def written_rows(schema: Any, *rows: tuple[Any, ...], **options: Any) -> bytes:
-    out = io.BytesIO()
-    with pyorc.Writer(out, schema, **options) as writer:
-        writer.writerows(rows)
-    return out.getvalue()
-
-
-def of_arrow(**columns: Any) -> bytes:
-    out = io.BytesIO()
-    plain.write_table(pa.table(columns), out)
-    return out.getvalue()
-
-
-def rows_of(body: bytes) -> list[Any]:
-    return list(pyorc.Reader(io.BytesIO(body)))
 
 
 def test_no_byte_of_a_row_that_goes_stays() -> None:

@@ -25,16 +25,8 @@ from refstore.purge_document.document import (
 from refstore.purge_document.purge_key import read_purge_key
 from refstore_purge.formats import registry
 from refstore_purge.verify_reader_process import READERS
-from tests.purge.tracking import DOCUMENT
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "purge.schema.json"
-
-
-def test_the_example_of_seed_002_is_onboarded() -> None:
-    parsed = document.read_document(json.dumps(DOCUMENT))
-    assert [dataset.name for dataset in parsed.document.onboarded_datasets] == ["tracking.event"]
-    assert parsed.warnings == ()
-    assert (parsed.document.backup.days, parsed.document.trash.days) == (30, 7)
 
 
 def test_the_published_schema_is_the_one_of_the_code() -> None:
