@@ -20,7 +20,6 @@ from refstore_purge.formats.parquet_chunks import (
     ChunkSource,
     ChunkStorage,
     FileAssembly,
-    chunk_extent,
     read_storage,
 )
 from refstore_purge.formats.parquet_footer import (
@@ -40,6 +39,7 @@ from refstore_purge.formats.parquet_footer import (
 )
 from refstore_purge.formats.parquet_schema import PhysicalType
 from refstore_purge.purge_error import PurgeError
+from tests.corpus.parquet_layout import layout
 from tests.purge.looking import find, id_set, rewrite, task
 
 GUEST = task("guest")
@@ -78,12 +78,7 @@ def element(footer: ThriftStruct, name: bytes) -> ThriftStruct:
 
 def chunks(body: bytes) -> list[list[bytes]]:
     """Return the bytes of the column chunks of each row group."""
-    footer, end = read_footer(io.BytesIO(body))
-    places = [
-        [chunk_extent(ChunkSource(io.BytesIO(body), end), chunk) for chunk in group[RowGroupField.COLUMNS]]
-        for group in footer[FileField.ROW_GROUPS]
-    ]
-    return [[body[start : start + size] for start, size in group] for group in places]
+    return [[chunk.body for chunk in group] for group in layout(body).groups]
 
 
 def stored_in(body: bytes) -> list[list[ChunkStorage]]:

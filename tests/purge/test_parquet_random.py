@@ -16,26 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore_purge.formats import parquet
-from refstore_purge.formats.parquet_chunks import (
-    CODECS,
-    PAGE_BYTES,
-    PAGE_COMPRESSED_BYTES,
-    ChunkSource,
-    chunk_extent,
-    pages_of,
-)
-from refstore_purge.formats.parquet_footer import (
-    ColumnChunkField,
-    ColumnMetadataField,
-    FileField,
-    RowGroupField,
-    read_footer,
-)
+from tests.corpus.parquet_layout import layout
 from tests.purge.looking import find, id_set, rewrite, task
 from tests.purge.random_tables import Row, random_options, random_type, random_value
 
 Path = tuple[str, ...]
-_CODEC_NAMES = {number: name.lower() for number, name in CODECS.items()} | {7: "lz4_raw"}
 
 
 class RandomFile(NamedTuple):
@@ -109,28 +94,11 @@ def nulled(row: Row, path: Path) -> tuple[Row, bool]:
     return row, True
 
 
-def contents_of(body: bytes) -> Iterator[bytes]:
-    """Yield what the pages have, decompressed; each page ends where the next one begins, or the chunk."""
-    footer, end = read_footer(io.BytesIO(body))
-    source = ChunkSource(io.BytesIO(body), end)
-    for group in footer[FileField.ROW_GROUPS]:
-        for chunk in group[RowGroupField.COLUMNS]:
-            codec = _CODEC_NAMES[chunk[ColumnChunkField.METADATA][ColumnMetadataField.CODEC]]
-            for page in pages_of(source.file, *chunk_extent(source, chunk)):
-                data = body[page.end - page.header[PAGE_COMPRESSED_BYTES] : page.end]
-                own = page.header.get(8)
-                levels = own[5] + own[6] if own else 0
-                size = page.header[PAGE_BYTES] - levels
-                if codec != "none" and size and (own is None or own.get(7, True)):
-                    yield pa.Codec(codec).decompress(data[levels:], size, asbytes=True)
-                else:
-                    yield data
-
-
 def check_bytes(body: bytes, guests: Sequence[str]) -> None:
+    contents = [content for group in layout(body).groups for chunk in group for content in chunk.content()]
     for guest in guests:
         assert guest.encode() not in body
-        assert not any(guest.encode() in content for content in contents_of(body))
+        assert not any(guest.encode() in content for content in contents)
 
 
 def check_duckdb(file: RandomFile, made: bytes, keep: Sequence[bool], tmp_path: Any) -> None:
