@@ -276,10 +276,12 @@ def _find_pending(each: LocatedIdentity) -> dict[Address, LeftoverExpiry]:
 
 
 def _read_sizes(ctx: Context, endings: Iterable[dict[Address, LeftoverExpiry]]) -> dict[Address, int]:
-    """Ask the store for the sizes that no record has; what is not there has none."""
-    asked = [address for ending in endings for address, one in ending.items() if one.size_bytes is None]
+    """Return the sizes; ask the store for those that no record has. What is not there has none."""
+    told = {address: one.size_bytes for ending in endings for address, one in ending.items()}
+    asked = [address for address, size_bytes in told.items() if size_bytes is None]
     infos = ctx.objects.head_many(asked)
-    return {address: info.size_bytes for address, info in zip(asked, infos, strict=True) if info is not None}
+    told |= {address: info and info.size_bytes for address, info in zip(asked, infos, strict=True)}
+    return {address: size_bytes for address, size_bytes in told.items() if size_bytes is not None}
 
 
 def _backups_to_retire(each: LocatedIdentity, ending: dict[Address, LeftoverExpiry]) -> list[Address]:
@@ -296,12 +298,6 @@ def _delete(
     """Delete what is going, then take it off the records."""
     endings = {each.identity: _find_pending(each) | ended[each.identity] for each in retired}
     sizes = _read_sizes(ctx, endings.values())
-    sizes |= {
-        address: one.size_bytes
-        for ending in endings.values()
-        for address, one in ending.items()
-        if one.size_bytes is not None
-    }
     batch = [
         PendingDelete(
             address,
@@ -335,10 +331,8 @@ def _add_counts(
     done: _CleanupCounts, ending: dict[Address, LeftoverExpiry], sizes: dict[Address, int], gone: Sequence[Address]
 ) -> None:
     for address in filter(None, dict.fromkeys(gone)):  # what was erased has none
-        one = ending[address]
-        size_bytes = sizes.get(address) if one.size_bytes is None else one.size_bytes
-        if size_bytes is not None:  # S3 calls deleted what was not there
-            done.add(one.kind, 1, size_bytes)
+        if address in sizes:  # S3 calls deleted what was not there
+            done.add(ending[address].kind, 1, sizes[address])
 
 
 def _sum_sizes(backups: Sequence[Backup]) -> tuple[int, int]:

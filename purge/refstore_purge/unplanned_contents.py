@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -43,11 +43,8 @@ HELD_REASON: Final = "a legal hold covers it"
 OTHER_BRANCH_REASON: Final = "the purge document leaves this branch out"
 
 
-class _UnplannedContent(NamedTuple):
-    """A content, as that of an object with the name that decides about it."""
-
-    purge_object: PurgeObject
-    name: ObjectName
+_Unplanned = tuple[PurgeObject, ObjectName]
+"""A content, as that of an object, and the name that decides about it."""
 
 
 def find_unplanned(run: PurgeRun, datasets: Sequence[Dataset]) -> None:
@@ -61,22 +58,20 @@ def find_unplanned(run: PurgeRun, datasets: Sequence[Dataset]) -> None:
             _examine_contents(run, page)
 
 
-def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
+def _contents(run: PurgeRun, datasets: Sequence[Dataset]) -> Iterator[_Unplanned]:
     """Yield each content that the run did not look at, once."""
     ctx = run.repo.context
     announced = ctx.locations.are_announced()
     for page in split_batches(_objects(run, ctx, datasets)):
-        identities = [Address(each.purge_object.address) for each in page]
+        identities = [Address(whole.address) for whole, _ in page]
         records = ctx.locations.get_many(identities) if announced else [None] * len(page)
-        for each, record in zip(page, records, strict=True):
-            whole = each.purge_object
+        for (whole, name), record in zip(page, records, strict=True):
             for address in record.addresses() if record is not None else (whole.address,):
                 if (whole.dataset.name, address) not in run.account.examined:
-                    content = msgspec.structs.replace(whole, content_address=address)
-                    yield each._replace(purge_object=content)
+                    yield msgspec.structs.replace(whole, content_address=address), name
 
 
-def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_UnplannedContent]:
+def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterator[_Unplanned]:
     """Yield each object of the data sets once, by its firmest name."""
     lost = list(scan_lost_names(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
@@ -95,7 +90,7 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
                 run.account.present_datasets.add(dataset.name)
             partition = Partition(dataset, partition_of(path[len(dataset.prefix) :]))
             names = [BranchPath(name.ref, path)]
-            yield _UnplannedContent(PurgeObject(partition, address, 0, {}, "", None, names, address), name)
+            yield PurgeObject(partition, address, 0, {}, "", None, names, address), name
         if outside:
             reason = "their data lies outside the repository; purge them where they are"
             run.account.places.append(
@@ -110,14 +105,13 @@ def _objects(run: PurgeRun, ctx: Context, datasets: Sequence[Dataset]) -> Iterat
             )
 
 
-def _examine_contents(run: PurgeRun, contents: Sequence[_UnplannedContent]) -> None:
+def _examine_contents(run: PurgeRun, contents: Sequence[_Unplanned]) -> None:
     """Note which of the contents that are there have rows of the ids."""
-    infos = run.repo.context.objects.head_many([each.purge_object.content_address for each in contents])
+    infos = run.repo.context.objects.head_many([each.content_address for each, _ in contents])
     held = legal_hold_prefixes(run.repo)
     reasons = {each.path: each.reason for each in run.account.report.skipped_objects}
     of_rows: list[tuple[PurgeObject, str]] = []
-    for content, info in zip(contents, infos, strict=True):
-        purge_object, name = content
+    for (purge_object, name), info in zip(contents, infos, strict=True):
         dataset = purge_object.dataset
         if name.is_open_upload:
             run.record("found", purge_object, reason=OPEN_UPLOAD_REASON)
