@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,13 @@ DATASETS: list[dict[str, Any]] = [
 """A data set of each mode."""
 
 
+def onboard_visits(world: World, **changes: Any) -> None:
+    """Onboard one data set, of which these are other fields; None: without that field."""
+    dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite", "format": "json"}
+    dataset = {field: value for field, value in (dataset | changes).items() if value is not None}
+    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+
+
 def options_of(ids: Path | None, **options: Any) -> PurgeOptions:
     """Return the options of a run. `ids`: their file, of which options may tell more; None: those of the ledger."""
     of_file = {name: options.pop(name) for name in IdsFile._fields if name in options}
@@ -58,6 +66,9 @@ class OneDataset:
 
     def __init__(self, world: World, engines: Engines) -> None:
         self.world, self.engines = world, engines
+
+    def onboard(self, format_: str | None = "parquet", **more: Any) -> None:
+        onboard_visits(self.world, format=format_, **more)
 
     def ids(self, *values: Any, type_: Any = None) -> Path:
         file = self.world.folder / "ids.parquet"

@@ -18,7 +18,7 @@ from refstore_gc.run_summary import ObjectCount
 from refstore_purge import purge_cleanup, restore_backups
 from refstore_purge.restore_backups import RestoreScope
 from tests.durations import unchecked_lake
-from tests.offline.purge_runs import purge_with, run_nightly
+from tests.offline.purge_runs import onboard_visits, purge_with, run_nightly
 from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import SkippingClock, World
 from tests.purge.tracking import guestids
@@ -282,8 +282,7 @@ def test_the_trash_of_an_erased_object_leaves_no_address_behind(world: World) ->
 
 
 def stage(world: World, format_: str, mode: str) -> Address:
-    dataset = {"name": "visits", "prefix": "visits/", "format": format_, "identifier": "guest", "mode": mode}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    onboard_visits(world, format=format_, mode=mode)
     world.commit_files({PATH: written(format_, guest=["ann", "bob", "cid"])})
     return world.repo.stat("main", PATH).address
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -25,7 +24,7 @@ from refstore_purge.purge_report import PurgeReport
 from refstore_purge.purge_tasks import ObjectResult, ObjectTask, TaskSettings
 from refstore_purge.reader_process import open_store
 from refstore_purge.verify_ids import ObjectFindings, RowSearch
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import onboard_visits, purge_with
 from tests.offline.world import World
 from tests.purge.tracking import guestids
 
@@ -82,8 +81,7 @@ def sound(kind: str) -> bytes:
 def purged(world: World, engines: Engines, kind: str, mode: str, bad: dict[str, bytes]) -> PurgeReport:
     """Purge eight sound files, and these."""
     world.commit_files({**{f"visits/{number}": sound(kind) for number in range(8)}, **bad})
-    dataset = {"name": "visits", "prefix": "visits/", "format": kind, "identifier": "guest", "mode": mode}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    onboard_visits(world, format=kind, mode=mode)
     made = purge_with(world, engines, guestids(world.folder, BOB), share=1)
     assert (made.state, made.failure) == ("done", "")
     return made
@@ -132,8 +130,7 @@ def search_or_abort(search: RowSearch, source: BinaryIO, *, describes_others: bo
 
 
 def test_verify_looks_at_all_others_and_names_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = {"name": "visits", "prefix": "visits/", "format": "csv", "identifier": "guest", "mode": "rewrite"}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    onboard_visits(world, format="csv")
     sound = {f"visits/{number}": f"guest\n{BOB}\n{number}\n".encode() for number in range(7)}
     bad = {f"visits/{name}": b"guest\n" + ABORTS + name.encode() for name in ("3-bad", "9-bad")}
     world.commit_files({**sound, **bad})

@@ -17,7 +17,7 @@ from pyarrow import orc
 from refstore.errors import Invalid, NotFound
 from refstore_purge import id_index, ledger, purge_run, verify
 from refstore_purge.purge_report import PurgeReport
-from tests.offline.purge_runs import options_of, purge_with
+from tests.offline.purge_runs import onboard_visits, options_of, purge_with
 from tests.offline.world import World
 from tests.purge.looking import ids_at
 
@@ -392,9 +392,7 @@ def test_uuids_in_folders_are_found(world: World, engines: Engines, mode: str, i
     for path in (f"guest={str(BOB).upper()}/a", f"guest={BOB.hex}/b", f"guest={ANN}/c"):
         world.repo.upload("main", f"visits/{path}", body.getvalue())
     world.repo.commit("main", "data")
-    dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": mode}
-    dataset |= {"format": "parquet"} if mode == "rewrite" else {}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    onboard_visits(world, mode=mode, format="parquet" if mode == "rewrite" else None)
     file = world.folder / "ids.parquet"
     values: Any = [str(BOB)] if is_text else pa.array([BOB.bytes], pa.binary(16))
     pq.write_table(pa.table({"id": values}), file)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from refstore_purge.purge_ids import write_ids
 from refstore_purge.purge_tasks import ObjectTask, TaskSettings
 from refstore_purge.verify_ids import RowSearch, WantedIds
 from refstore_purge.verify_reader_process import read_content
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import onboard_visits, purge_with
 from tests.offline.world import World
 from tests.purge.hostile_files import FILES
 from tests.purge.looking import parquet_of
@@ -93,8 +92,7 @@ def test_a_run_names_them_and_purges_honest_files_beside_them(world: World, engi
     honest = {f"visits/{name.replace(' ', '-')}": body for name, body in honest_files()[format_].items()}
     names = {"parquet": "a run of a billion rows", "json": "a line of 31 million numbers"}
     world.commit_files({**honest, "visits/hostile": FILES[names[format_]].body()})
-    dataset = {"name": "visits", "prefix": "visits/", "format": format_, "identifier": "guest", "mode": "rewrite"}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    onboard_visits(world, format=format_)
     ids = guestids(world.folder, "bob")
     made = purge_with(world, engines, ids, share=1)
     assert [each.path for each in made.skipped_objects] == ["visits/hostile"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +9,12 @@ import pytest
 
 from refstore_purge import verify
 from refstore_purge.purge_report import PurgeReport
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import onboard_visits, purge_with
 from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import World
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
-
-
-def onboard(world: World, format_: str, **more: Any) -> None:
-    dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite", "format": format_}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset | more]}), by="tests")
 
 
 def of_row(format_: str, row: dict[str, Any]) -> bytes:
@@ -46,7 +40,7 @@ def purged(world: World, engines: Engines) -> tuple[PurgeReport, dict[str, str]]
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_column_in_another_case_is_told(world: World, engines: Engines, format_: str) -> None:
-    onboard(world, format_)
+    onboard_visits(world, format=format_)
     good, other = ({"guest": "bob", "n": 1}, {"Guest": "bob", "n": 1})
     put(world, a=of_row(format_, good), b=of_row(format_, other))
     made, left = purged(world, engines)
@@ -60,7 +54,7 @@ def test_a_column_in_another_case_is_told(world: World, engines: Engines, format
 def test_a_column_in_another_case_beside_the_identifier_is_another_one(
     world: World, engines: Engines, format_: str
 ) -> None:
-    onboard(world, format_)
+    onboard_visits(world, format=format_)
     put(world, a=of_row(format_, {"guest": "ann", "GUEST": "bob"}))
     made, left = purged(world, engines)
     assert (made.is_whole, left) == (True, {})
@@ -68,7 +62,7 @@ def test_a_column_in_another_case_beside_the_identifier_is_another_one(
 
 @pytest.mark.parametrize("format_", ["parquet", "orc", "avro", "json"])
 def test_a_step_of_the_path_in_another_case(world: World, engines: Engines, format_: str) -> None:
-    onboard(world, format_, identifier="user.guest")
+    onboard_visits(world, format=format_, identifier="user.guest")
     put(world, a=of_row(format_, {"user": {"guest": "bob"}}), b=of_row(format_, {"User": {"guest": "bob"}}))
     put(world, c=of_row(format_, {"user": {"GUEST": "bob"}}))
     _, left = purged(world, engines)
@@ -79,7 +73,7 @@ def test_a_step_of_the_path_in_another_case(world: World, engines: Engines, form
 
 
 def test_one_line_of_json_is_enough(world: World, engines: Engines) -> None:
-    onboard(world, "json")
+    onboard_visits(world)
     put(world, a=b'{"guest":"bob"}\n{"n":1}\n{"n":2,"GUEST":"ann"}\n', b=b'{"guest":null,"GUEST":null}\n{"n":1}\n')
     _, left = purged(world, engines)
     reason = "line 3 has 'guest' in another case only; correct the data set's identifier, or the line"
@@ -87,7 +81,7 @@ def test_one_line_of_json_is_enough(world: World, engines: Engines) -> None:
 
 
 def test_a_folder_tells_and_not_the_fields(world: World, engines: Engines) -> None:
-    onboard(world, "json")
+    onboard_visits(world)
     put(world, **{"guest=bob/a": b'{"GUEST":"x"}\n', "guest=ann/a": b'{"GUEST":"bob"}\n'})
     made, left = purged(world, engines)
     assert (made.is_whole, left) == (True, {})

@@ -18,7 +18,7 @@ from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_purge import purge_run, purge_tasks, verify
 from refstore_purge.purge_report import PurgeReport
 from tests.engines import OneEngine
-from tests.offline.purge_runs import options_of, purge_with
+from tests.offline.purge_runs import onboard_visits, options_of, purge_with
 from tests.offline.world import World
 from tests.purge import avro_files
 from tests.purge.tracking import guestids
@@ -70,8 +70,7 @@ def read(format_: str, body: bytes) -> list[dict[str, Any]]:
 
 
 def onboard(world: World, format_: str, **more: Any) -> None:
-    dataset = {"name": "visits", "prefix": "visits/", "format": format_, "identifier": "guest", "mode": "keep-history"}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset | more]}), by="tests")
+    onboard_visits(world, format=format_, mode="keep-history", **more)
 
 
 def integers(folder: Path, *values: int) -> Path:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import fastavro
 import pytest
 
 from refstore.core.safety import CopyMode
@@ -18,6 +17,8 @@ from refstore_purge.location_publisher import LocationPublisher
 from refstore_purge.untyped_pandas import pa, pq
 from tests.offline.purge_runs import Purge, purge_with
 from tests.offline.world import World
+from tests.purge import avro_files
+from tests.purge.looking import parquet_of, summaries
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -40,21 +41,12 @@ def onboard(world: World, mode: str, **changes: object) -> None:
 
 def files_of(days: Mapping[str, Sequence[str]], *, group_rows: int = 2, **metadata: str) -> dict[str, bytes]:
     """Return a data set by day, with its summary files as Dask and Spark write them."""
-    files: dict[str, bytes] = {}
-    footers: list[Any] = []
-    schema = pa.schema([("guest", pa.string()), ("n", pa.int64())], metadata=metadata or None)
+    schema = pa.schema([("guest", pa.string()), ("n", pa.int64())])
+    parts: dict[str, bytes] = {}
     for day, guests in days.items():
-        out = io.BytesIO()
-        table = pa.table({"guest": list(guests), "n": list(range(len(guests)))}, schema=schema.remove_metadata())
-        pq.write_table(table, out, compression="none", row_group_size=group_rows)
-        files[f"t/day={day}/part-0.parquet"] = out.getvalue()
-        footers.append(pq.read_metadata(out))
-        footers[-1].set_file_path(f"day={day}/part-0.parquet")
-    for name, collected in (("_metadata", footers), ("_common_metadata", None)):
-        out = io.BytesIO()
-        pq.write_metadata(schema, out, metadata_collector=collected)
-        files[f"t/{name}"] = out.getvalue()
-    return files
+        table = pa.table({"guest": list(guests), "n": list(range(len(guests)))}, schema=schema)
+        parts[f"day={day}/part-0.parquet"] = parquet_of(table, compression="none", row_group_size=group_rows)
+    return {f"t/{path}": body for path, body in (parts | summaries(parts, metadata or None, schema)).items()}
 
 
 def bodies(world: World, ref: str) -> dict[str, bytes]:
@@ -351,22 +343,15 @@ class TestHeads:
         assert ([each.path for each in again.skipped_objects], again.published_commits) == (["t/_metadata"], [])
 
 
-def parquet_with_owner() -> bytes:
-    out = io.BytesIO()
-    pq.write_table(pa.table({"guest": ["ann", "cid"]}).replace_schema_metadata({"owner": "bob-x"}), out)
-    return out.getvalue()
-
-
-def avro_with_owner() -> bytes:
-    out = io.BytesIO()
-    schema = {"type": "record", "name": "e", "fields": [{"name": "guest", "type": "string"}]}
-    fastavro.writer(out, schema, [{"guest": "ann"}, {"guest": "cid"}], metadata={"owner": "bob-x"})
-    return out.getvalue()
-
-
+ROWS = [{"guest": "ann"}, {"guest": "cid"}]
+OWNER = {"owner": "bob-x"}
 WITH_OWNER = {
-    "parquet": (parquet_with_owner, 2, lambda body: pq.read_table(io.BytesIO(body)).to_pylist()),
-    "avro": (avro_with_owner, 1, lambda body: list(fastavro.reader(io.BytesIO(body)))),
+    "parquet": (
+        parquet_of(pa.Table.from_pylist(ROWS).replace_schema_metadata(OWNER)),
+        2,
+        lambda body: pq.read_table(io.BytesIO(body)).to_pylist(),
+    ),
+    "avro": (avro_files.of_rows(ROWS, metadata=OWNER), 1, avro_files.read),
 }
 """By format: a file, how many entries of its metadata have an id, and how its rows are read."""
 
@@ -377,8 +362,8 @@ WITH_OWNER = {
 def test_a_file_whose_metadata_alone_has_an_id_is_written_again(
     world: World, purge: Purge, mode: str, format_: str
 ) -> None:
-    make, entries, rows_of = WITH_OWNER[format_]
-    world.commit_files({"t/part-0": make()})
+    original, entries, rows_of = WITH_OWNER[format_]
+    world.commit_files({"t/part-0": original})
     onboard(world, mode, format=format_)
     assert purge("bee", purge_key=KEY).rows[0].index_bytes  # which must know of it
     made = purge("bob-x", purge_key=KEY)
@@ -388,7 +373,7 @@ def test_a_file_whose_metadata_alone_has_an_id_is_written_again(
     assert (row.matched_entries, row.by_index) == (entries, 0)
     body = world.repo.read("main", "t/part-0")
     assert b"bob-x" not in body
-    assert rows_of(body) == [{"guest": "ann"}, {"guest": "cid"}]
+    assert rows_of(body) == ROWS
     assert purge("bob-x").rows[0].matched_objects == 0
     assert purge_report.read_report(world.repo, made.run) == made
 

@@ -10,7 +10,7 @@ import pytest
 from refstore_purge.dataset_results import find_empty_datasets
 from refstore_purge.purge_report import PurgeReport
 from tests.commands import Command
-from tests.offline.purge_runs import purge_with
+from tests.offline.purge_runs import onboard_visits, purge_with
 from tests.offline.test_purge_partitions import FORMATS, written
 from tests.offline.world import World
 from tests.purge.tracking import guestids
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 KEY = b"k" * 32
 MODES = ("keep-history", "rewrite")
-
-
-def onboard(world: World, **more: Any) -> None:
-    dataset = {"name": "visits", "prefix": "visits/", "format": "json", "identifier": "guest", "mode": "rewrite"}
-    dataset = {field: value for field, value in (dataset | more).items() if value is not None}
-    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
 
 
 def warned(world: World) -> list[str]:
@@ -45,7 +39,7 @@ def reason_of(made: PurgeReport) -> str:
 @pytest.mark.parametrize(("mode", "where"), [("keep-history", "at any head"), ("rewrite", "in any version")])
 def test_nothing_lies_below_the_prefix(world: World, engines: Engines, mode: str, where: str) -> None:
     world.commit_files({"visit/x": written("json", guest=["bob"])})
-    onboard(world, mode=mode)
+    onboard_visits(world, mode=mode)
     assert reason_of(purged(world, engines)) == f"nothing lies below visits/ {where}"
     assert reason_of(purged(world, engines, dry_run=True)).startswith("nothing lies below visits/")
     (told,) = warned(world)
@@ -55,7 +49,7 @@ def test_nothing_lies_below_the_prefix(world: World, engines: Engines, mode: str
 
 def test_no_branch_has_the_name_that_is_asked_for(world: World, engines: Engines) -> None:
     world.commit_files({"visits/x": written("json", guest=["bob"])})
-    onboard(world, mode="keep-history", branches=["mian", "release-*"])
+    onboard_visits(world, mode="keep-history", branches=["mian", "release-*"])
     assert reason_of(purged(world, engines)) == "nothing lies below visits/ at the heads of mian, release-*"
 
 
@@ -64,7 +58,7 @@ def test_no_branch_has_the_name_that_is_asked_for(world: World, engines: Engines
 @pytest.mark.parametrize("identifier", ["guset", "guest.id"])
 def test_no_object_has_the_identifier(world: World, engines: Engines, format_: str, mode: str, identifier: str) -> None:
     world.commit_files({f"visits/{name}": written(format_, guest=["bob", "ann"]) for name in ("x", "y")})
-    onboard(world, mode=mode, format=format_, identifier=identifier)
+    onboard_visits(world, mode=mode, format=format_, identifier=identifier)
     for key in (None, KEY, KEY):  # the second time an index might tell
         made = purged(world, engines, purge_key=key)
         assert reason_of(made) == f"no object that could be read has the column {identifier}"
@@ -75,7 +69,7 @@ def test_no_object_has_the_identifier(world: World, engines: Engines, format_: s
 @pytest.mark.parametrize("format_", FORMATS)
 def test_ids_without_rows_are_normal(world: World, engines: Engines, format_: str, mode: str) -> None:
     world.commit_files({"visits/x": written(format_, guest=["ann", "cid"])})
-    onboard(world, mode=mode, format=format_)
+    onboard_visits(world, mode=mode, format=format_)
     for key in (None, KEY, KEY):
         assert reason_of(purged(world, engines, purge_key=key)) == ""
     assert warned(world) == []
@@ -86,13 +80,13 @@ def test_ids_without_rows_are_normal(world: World, engines: Engines, format_: st
 )
 def test_lines_that_have_the_field_or_do_not_tell(world: World, engines: Engines, body: bytes) -> None:
     world.commit_files({"visits/x": body, "visits/y": b""})
-    onboard(world)
+    onboard_visits(world)
     assert reason_of(purged(world, engines)) == ""
 
 
 def test_one_object_of_many_has_it(world: World, engines: Engines) -> None:
     world.commit_files({"visits/x": b'{"at":1}\n', "visits/y": b'{"guest":"ann"}\n'})
-    onboard(world)
+    onboard_visits(world)
     assert reason_of(purged(world, engines)) == ""
 
 
@@ -119,13 +113,13 @@ def test_no_name_has_the_identifier_of_what_is_erased(
 ) -> None:
     world.repo.upload("main", "visits/guest=bob/1.png", b"a picture", metadata={"guest": "bob"})
     world.repo.commit("main", "picture")
-    onboard(world, mode="erase", format=None, identifier="guset", **more)
+    onboard_visits(world, mode="erase", format=None, identifier="guset", **more)
     assert reason_of(purged(world, engines)) == told
 
 
 def test_a_watermark_behind_all_partitions(world: World, engines: Engines) -> None:
     world.commit_files({f"visits/day={day}/x": b'{"guest":"bob"}\n' for day in (1, 2)})
-    onboard(world)
+    onboard_visits(world)
     made = purged(world, engines, after="visits/day=3")
     assert reason_of(made) == "all of its partitions are left out by --after 'visits/day=3'"
     assert (made.rows, made.partitions_left, made.is_final) == ([], 2, False)

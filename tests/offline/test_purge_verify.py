@@ -48,12 +48,6 @@ Rows = list[dict[str, Any]]
 class Lake(OneDataset):
     """One data set in a lake, a run on it, and what verify says of it."""
 
-    def onboard(self, format_: str | None, **more: Any) -> None:
-        dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite"}
-        dataset |= {"format": format_} if format_ else {}
-        document = {"whitelist": ["*"], "datasets": [dataset | more]}
-        self.world.repo.onboard_purge(json.dumps(document), by="tests")
-
     def put(self, path: str, body: bytes, **more: Any) -> None:
         self.world.repo.upload("main", f"visits/{path}", body, **more)
         self.world.repo.commit("main", path)

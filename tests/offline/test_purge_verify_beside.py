@@ -22,7 +22,7 @@ from tests.commands import Command
 from tests.offline.purge_runs import OneDataset
 from tests.offline.world import World
 from tests.purge.avro_files import of_rows
-from tests.purge.looking import dataset_ids, encrypted, orc_of, rows_left
+from tests.purge.looking import dataset_ids, encrypted, orc_of, rows_left, summaries
 
 if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
@@ -39,11 +39,6 @@ class Left(NamedTuple):
 
 class Lake(OneDataset):
     """One data set in a lake, a run on it, and what verify says of it."""
-
-    def onboard(self, format_: str = "parquet", **more: Any) -> None:
-        dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite", "format": format_}
-        document = {"whitelist": ["*"], "datasets": [dataset | more]}
-        self.world.repo.onboard_purge(json.dumps(document), by="tests")
 
     def put(self, files: Mapping[str, bytes]) -> None:
         for path, body in files.items():
@@ -77,21 +72,6 @@ def parquet(table: Any, metadata: Any = None, **options: Any) -> bytes:
         if metadata:
             writer.add_key_value_metadata(metadata)
     return out.getvalue()
-
-
-def summaries(files: Mapping[str, bytes], metadata: Any = None, schema: Any = None) -> dict[str, bytes]:
-    """Return `_metadata` and `_common_metadata` of some files."""
-    schema = (schema or pq.read_schema(io.BytesIO(next(iter(files.values()))))).with_metadata(metadata)
-    footers: list[Any] = []
-    for path, body in files.items():
-        footers.append(pq.read_metadata(io.BytesIO(body)))
-        footers[-1].set_file_path(path)
-    found: dict[str, bytes] = {}
-    for name, collected in (("_metadata", footers), ("_common_metadata", None)):
-        out = io.BytesIO()
-        pq.write_metadata(schema, out, metadata_collector=collected)
-        found[name] = out.getvalue()
-    return found
 
 
 NESTED = pa.struct([pa.field("x", pa.list_(pa.field("item", pa.int8(), metadata={"of": BOB})))])

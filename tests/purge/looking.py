@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +49,21 @@ def orc_of(metadata: dict[str, bytes], *guests: str) -> bytes:
         writer.writerows([(guest,) for guest in guests])
         writer.set_user_metadata(**metadata)
     return out.getvalue()
+
+
+def summaries(files: Mapping[str, bytes], metadata: Any = None, schema: Any = None) -> dict[str, bytes]:
+    """Return `_metadata` and `_common_metadata` of some files."""
+    schema = (schema or pq.read_schema(io.BytesIO(next(iter(files.values()))))).with_metadata(metadata)
+    footers: list[Any] = []
+    for path, body in files.items():
+        footers.append(pq.read_metadata(io.BytesIO(body)))
+        footers[-1].set_file_path(path)
+    found: dict[str, bytes] = {}
+    for name, collected in (("_metadata", footers), ("_common_metadata", None)):
+        out = io.BytesIO()
+        pq.write_metadata(schema, out, metadata_collector=collected)
+        found[name] = out.getvalue()
+    return found
 
 
 def encrypted(table: Any, *, has_plain_footer: bool) -> bytes:
