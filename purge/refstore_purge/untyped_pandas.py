@@ -10,7 +10,6 @@ from refstore.errors import MissingExtra
 pa: Any = import_module("pyarrow")
 pc: Any = import_module("pyarrow.compute")
 pq: Any = import_module("pyarrow.parquet")
-pacsv: Any = import_module("pyarrow.csv")
 orc: Any = import_module("pyarrow.orc")
 
 
