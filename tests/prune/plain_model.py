@@ -60,6 +60,7 @@ class ModelRun:
 
     def __init__(self, model: Model, rules: Rules, began_ms: int) -> None:
         self.model, self.rules, self.began_ms = model, rules, began_ms
+        self.listed: dict[str, Stored] = {}
         self.outcomes: dict[str, ObjectCount] = {}
 
     def list_store(self, now_ms: int) -> None:

@@ -11,11 +11,13 @@ from random import Random
 
 import pytest
 
+from refstore.core.clock import SystemClock
 from refstore.objects import open_objects
 from refstore_gc import anti_join
 from refstore_prune import compare, list_store, prune_sweep
 from tests.prune.clocks import FolderInTime, moving_clock
-from tests.prune.history import History
+from tests.prune.history import DAY, History
+from tests.servers.s3_servers import S3Server
 
 HISTORIES = int(os.environ.get("REFSTORE_PRUNE_HISTORIES", "0"))
 """How many more random histories each test makes; a failure prints the seed of its own."""
@@ -67,3 +69,12 @@ def test_in_a_folder(tmp_path: Path, seed: int) -> None:
     with moving_clock() as clock, small_parts(rng):
         state = f"memory://state-{next(numbers)}"
         go_on(History(rng, clock, FolderInTime(tmp_path, clock), f"file://{tmp_path}", state), 8)
+
+
+@seeds(1)
+def test_on_s3(rclone_s3_server: S3Server, seed: int) -> None:
+    """The server has a clock of its own: all objects seem to be a day old."""
+    rng = Random(seed)
+    with moving_clock(SystemClock().now_ms() + DAY) as clock, small_parts(rng):
+        url, state = rclone_s3_server.url(), f"memory://state-{next(numbers)}"
+        go_on(History(rng, clock, open_objects(url), url, state), 4)
