@@ -104,12 +104,15 @@ class History:
     # ---- what the owner does
 
     def act(self) -> None:
-        acts = [self.upload, self.upload, self.name, self.name, self.unname, self.overwrite, self.remove, self.wait]
+        acts = [
+            self.upload, self.upload, self.upload, self.name, self.unname, self.unname, self.overwrite, self.overwrite,
+            self.remove, self.wait,
+        ]  # fmt: skip
         self.rng.choice(acts)()
 
     def put(self, key: str) -> None:
         self.clock.advance(0.001)
-        body = self.rng.randbytes(self.rng.randrange(1, 9))
+        body = self.rng.randbytes(self.rng.choice([3, 3, 5]))
         self.write.put(key, body)
         self.log.append(f"put {key}")
         for page in self.write.list_pages(key, skipped=SkippedKeys()):
@@ -123,7 +126,7 @@ class History:
         if free:
             key = self.rng.choice(free)
             self.put(key)
-            if self.rng.random() < 0.6:
+            if self.rng.random() < 0.5:
                 self.add_name(key)
 
     def name(self) -> None:
@@ -146,7 +149,12 @@ class History:
             self.log.append(f"unname {gone}")
             self.at_risk.discard(gone)
 
+    def unname_many(self) -> None:
+        for _ in range(self.rng.randrange(len(self.names) + 1)):
+            self.unname()
+
     def overwrite(self) -> None:
+        """Write other content at a key, of the same size or of another one."""
         if self.bodies:
             self.put(self.rng.choice(sorted(self.bodies)))
 
@@ -154,13 +162,21 @@ class History:
         """Delete an object oneself."""
         unnamed = sorted(self.bodies.keys() - self.names)
         if unnamed:
-            key = self.rng.choice(unnamed)
-            self.write.delete_many([key])
-            self.log.append(f"remove {key}")
-            del self.bodies[key], self.model.objects[key]
+            self.delete(self.rng.choice(unnamed))
+
+    def delete(self, key: str) -> None:
+        self.write.delete_many([key])
+        self.log.append(f"remove {key}")
+        del self.bodies[key], self.model.objects[key]
+
+    def disturb(self) -> None:
+        """Do something to an object that is marked."""
+        keys = sorted(self.model.mark.keys() & self.bodies.keys() - self.names)
+        if keys:
+            self.rng.choice([self.put, self.delete, self.add_name])(self.rng.choice(keys))
 
     def wait(self) -> None:
-        self.clock.advance(self.rng.choice([1, 3600, 7 * 3600, 86_400, 3 * 86_400]))
+        self.clock.advance(self.rng.choice([1, 3600, 7 * 3600, 3 * 86_400]))
         self.log.append("wait")
 
     # ---- runs
@@ -168,9 +184,9 @@ class History:
     def draw_rules(self) -> Rules:
         rng = self.rng
         return Rules(
-            grace_ms=rng.choice([0, 0, HOUR, 2 * DAY]),
-            min_age_ms=rng.choice([0, HOUR, DAY]),
-            protect=rng.choice([(), (), ("*kept-*",), ("a/*", "*/2")]),
+            grace_ms=rng.choice([0, 0, 0, HOUR, 2 * DAY]),
+            min_age_ms=rng.choice([0, 0, HOUR, DAY]),
+            protect=rng.choice([(), (), (), (), ("*kept-*",), ("a/*", "*/2")]),
             never_taken=OwnersNames.never_taken,
             consent=rng.choice([CONSENT_WORDS, CONSENT_WORDS, ()]),
             floor_objects=rng.choice([1000, 3]) if self.state else 1000,
@@ -239,8 +255,8 @@ class History:
         self.log.append(f"-- {stage}")
         if self.rng.random() < self.between:
             for _ in range(self.rng.randrange(1, 4)):
-                self.act()
-            if self.rng.random() < 0.2:
+                self.rng.choice([self.act, self.disturb])()
+            if self.rng.random() < 0.15:
                 self.let_rival_run()
 
     def let_rival_run(self) -> None:

@@ -44,20 +44,27 @@ def small_parts(rng: Random) -> Generator[None, None, None]:
 
 def go_on(history: History, steps: int) -> None:
     rng = history.rng
-    for _ in range(rng.randrange(30)):
+    for _ in range(rng.randrange(5, 30)):
         history.upload()
     history.between = rng.choice([0.0, 0.3, 0.8])
     for _ in range(steps):
-        for _ in range(rng.randrange(8)):
+        for _ in range(rng.randrange(6)):
             history.act()
         if rng.random() < 0.15:
             history.unmark()
+        if rng.random() < 0.15:
+            history.unname_many()
+        if rng.random() < 0.6:
+            history.wait()
         history.run(dry_run=rng.random() < 0.1)
 
 
 @seeds(10)
 def test_in_memory(seed: int) -> None:
-    rng = Random(seed)
+    run_in_memory(Random(seed))
+
+
+def run_in_memory(rng: Random) -> None:
     with moving_clock() as clock, small_parts(rng):
         url = f"memory://pruned-{next(numbers)}"
         go_on(History(rng, clock, open_objects(url), url, None), 8)
