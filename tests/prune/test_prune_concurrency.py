@@ -17,8 +17,8 @@ from tests.prune.folders import DAY, stored_keys
 from tests.prune.given_names import GivenNames, prune
 from tests.prune.killed_runs import in_this_process, split_work
 
-LIVES = 150
-RUNS_MIN = 4
+RUNS = 6
+LIVES_PER_RUN = 60
 
 
 class Database:
@@ -55,10 +55,13 @@ class Writer(threading.Thread):
         self._rng, self._prefix, self._store, self._database = Random(number), f"w{number}/", store, database
         self._waiting = store.parent / f"waiting-{number}"
         self.garbage: set[str] = set()
+        self.lives = threading.Semaphore(0)
+        """How many objects it may still write: each run that begins lets it write more."""
 
     def run(self) -> None:
         mine: list[str] = []
-        for number in range(LIVES):
+        for number in range(RUNS * LIVES_PER_RUN):
+            self.lives.acquire()
             key = f"{self._prefix}{number % 5}/{number}"
             body = self._write(key)
             if self._rng.random() < 0.2:
@@ -108,21 +111,22 @@ def test_writers_at_work(tmp_path: Path, seed: int) -> None:
     database.named["first"] = b"x"
     url, engines = f"file://{store}?fsync=0", in_this_process()
     writers = [Writer(seed + number, store, database) for number in range(3)]
-    deleted = runs = 0
+    deleted = 0
     with split_work():
         for writer in writers:
             writer.start()
-        while runs < RUNS_MIN or any(writer.is_alive() for writer in writers):
+        for _ in range(RUNS):
+            for writer in writers:
+                writer.lives.release(LIVES_PER_RUN)
             report = prune(url, DatabaseNames(database), engines, consent=["few-found", "fewer-names"])
-            deleted += sum(of.objects for of in report.outcomes.values() if of)
-            runs += 1
+            deleted += sum(of.objects for of in report.outcomes.values())
             for key in database.read():
                 assert (store / key).exists() or key not in database.read()
         for writer in writers:
             writer.join()
         for _ in range(2):
             report = prune(url, DatabaseNames(database), engines, consent=["few-found", "fewer-names"])
-            deleted += report.outcomes["deleted"].objects if report.outcomes else 0
+            deleted += sum(of.objects for of in report.outcomes.values())
     assert {key: (store / key).read_bytes() for key in database.named} == database.named
     assert stored_keys(store) == {*database.named}
     assert deleted
