@@ -222,16 +222,16 @@ class History:
         except Conflict:
             assert self.lost_lock
         if stopped_by:
-            run.compare(self.source.read, as_of_ms)
+            run.compare(self.source.read, self.clock.now_ms(), as_of_ms)
             assert run.check() == stopped_by
             assert dry_run or not self.lost_lock
         if report is not None:
             assert dry_run or not self.lost_lock
             if dry_run:
-                run.compare(self.source.read, as_of_ms)
+                run.compare(self.source.read, self.clock.now_ms(), as_of_ms)
             else:
                 assert run.check() == set()
-                self.stood.append((report.run_id, run.began_ms))
+                self.stood.append((report.run_id, run.stood_ms))
             self.check_report(report, run)
         self.running = None
         self.check_store()
@@ -245,7 +245,7 @@ class History:
         if stage == BEHIND_LISTING:
             run.list_store(self.clock.now_ms())
         elif stage == BEFORE_DELETING:
-            run.compare(self.source.read, self.source.as_of_ms)
+            run.compare(self.source.read, self.clock.now_ms(), self.source.as_of_ms)
             run.let_stand()
         self.come_in_between(stage)
         if stage == BEFORE_DELETING and not self.lost_lock:

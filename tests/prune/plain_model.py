@@ -22,7 +22,7 @@ class Marked(NamedTuple):
     stored: Stored
     """As it was listed."""
     marked_ms: int
-    """0: somebody took the mark back."""
+    """From when its grace period counts. 0: somebody took the mark back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,16 @@ class ModelRun:
         self.listed, self.before, self.reading_ms = dict(self.model.objects), self.model.mark, now_ms
         self.names_then = self.model.names_then
 
-    def compare(self, names: Collection[str], as_of_ms: int = 0) -> None:
-        """Decide about each object. `names`: keys."""
+    def compare(self, names: Collection[str], now_ms: int, as_of_ms: int = 0) -> None:
+        """Decide about each object. `names`: keys. `now_ms`: when they have been read."""
+        self.stood_ms = now_ms
         named_ms = min(self.began_ms, as_of_ms or self.began_ms)
         before, rules = self.before, self.rules
         self.names = len(set(names))
         self.of: dict[str, list[str]] = {each: [] for each in ("named", "young", "protected", "never taken", "unnamed")}
         self.mark: dict[str, Marked] = {}
         self.due: list[str] = []
+        new: list[str] = []
         for key, stored in self.listed.items():
             if key in names:
                 verdict = "named"
@@ -88,7 +90,8 @@ class ModelRun:
             else:
                 verdict = "unnamed"
                 marked_ms = before[key].marked_ms if key in before and before[key].stored == stored else 0
-                self.mark[key] = Marked(stored, marked_ms or self.began_ms)
+                self.mark[key] = Marked(stored, marked_ms or now_ms)
+                new += [] if marked_ms else [key]
                 if marked_ms and marked_ms + rules.grace_ms < named_ms:
                     self.due.append(key)
             self.of[verdict].append(key)
@@ -97,7 +100,7 @@ class ModelRun:
             **{verdict: self.count(keys) for verdict, keys in self.of.items()},
             "waiting": self.count(waiting),
             "due": self.count(self.due),
-            "newly marked": self.count(key for key in waiting if self.mark[key].marked_ms == self.began_ms),
+            "newly marked": self.count(new),
             "named again": self.count(key for key in self.of["named"] if key in before),
         }
 

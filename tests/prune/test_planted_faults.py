@@ -126,9 +126,14 @@ FAULTS = [
         "the mark stands before the checks",
         (
             _RUN,
-            "checks.refuse(failed, options.consent)\n        _let_mark_stand(run, run.lock, found)",
-            "_let_mark_stand(run, run.lock, found)\n        checks.refuse(failed, options.consent)",
+            "checks.refuse(failed, options.consent)\n        _let_mark_stand(run, run.lock, found, stood_ms)",
+            "_let_mark_stand(run, run.lock, found, stood_ms)\n        checks.refuse(failed, options.consent)",
         ),
+    ),
+    fault(
+        0,
+        "a grace period counts from the beginning of the run that marks",
+        ("refstore_prune.state:read_unit", "times[0]), times[1], table", "times[0]), times[0], table"),
     ),
 ]
 

@@ -178,7 +178,7 @@ class LakefsHistory:
         """What was named all the time stays; what was named at no time goes when it is due."""
         gone = run.listed.keys() - left
         self.gone_before |= gone
-        run.compare(self.ever)
+        run.compare(self.ever, self.clock.now_ms())
         least, marked_least = {*run.due}, run.mark
         if not self.has_acted:
             assert report.verdicts["named"] == run.counts["named"]
@@ -186,13 +186,14 @@ class LakefsHistory:
             assert (report.waiting, report.due) == (run.counts["waiting"], run.counts["due"])
             assert (report.newly_marked, report.named_again) == (run.counts["newly marked"], run.counts["named again"])
             assert report.outcomes == ({"deleted": run.counts["due"]} if run.due else {})
-        run.compare(self.always)
+        run.compare(self.always, self.clock.now_ms())
         assert least <= gone <= {*run.due}
         assert sum(of.objects for of in report.outcomes.values()) == len(gone)
         files = open_objects(self.state)
         last = last_mark(files, self.url)
         assert last is not None
-        rows = [row for unit in last.manifest.units for row in read_unit(files, unit).to_pylist()]
+        times = last.manifest.marked_ms, last.manifest.stood_ms
+        rows = [row for unit in last.manifest.units for row in read_unit(files, unit, times).to_pylist()]
         mark = {row["key"]: Marked(run.listed[row["key"]], row["marked_ms"]) for row in rows}
         assert marked_least.items() <= mark.items() <= run.mark.items()
         self.model.mark = mark
