@@ -19,8 +19,12 @@ from tests.kit.clock import FakeClock
 def moving_clock(wall_ms: int = 0) -> Generator[FakeClock, None, None]:
     """Let the wall clock of this process stand still but for what a test moves it."""
     clock = FakeClock(wall_ms) if wall_ms else FakeClock()
+
+    def now_ms(_: SystemClock) -> int:
+        return clock.now_ms()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SystemClock, "now_ms", lambda _self: clock.now_ms())
+        patch.setattr(SystemClock, "now_ms", now_ms)
         yield clock
 
 
