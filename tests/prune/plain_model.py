@@ -44,7 +44,7 @@ class Model:
     mark: dict[str, Marked] = field(default_factory=dict[str, Marked])
     """What the mark that stands has."""
     names_then: int = 0
-    """How many names its run had; 0: there is no mark."""
+    """How many names the last run had of which the mark stood; 0: none did."""
 
     def unmark(self, marked_ms: int) -> None:
         self.mark = {
@@ -52,7 +52,7 @@ class Model:
         }
 
     def unmark_all(self) -> None:
-        self.mark, self.names_then = {}, 0
+        self.mark = {}
 
 
 class ModelRun:
