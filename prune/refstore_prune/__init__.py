@@ -9,6 +9,7 @@
     prune_layout.py           where a run keeps its files
     state.py                  the runs of a store: one at a time, and what each left
     list_store.py             list the store, by intervals of its keys
+    inventory.py              read an inventory of S3 in place of a listing
     resolve_names.py          make keys of names, in every spelling
     compare.py                compare what is listed with what is named
     checks.py                 stop before anything is marked
@@ -97,6 +98,7 @@ def prune(
     min_age: timedelta | None = None,
     grace: timedelta = timedelta(days=7),
     state: Place | None = None,
+    inventory: Place | None = None,
     protect: Sequence[str] = (),
     consent: Sequence[str] = (),
     share_max: float = 0.5,
@@ -113,10 +115,11 @@ def prune(
 
     `names`: sources of names, such as `list:names.csv`; what one of them names stays. `dry_run`: change nothing, and
     say what would be marked and deleted. `min_age`: younger objects stay; None: as long as the sources need. `grace`:
-    between the run that marks and the one that deletes. `state`: another store for the files of runs. `protect`:
-    patterns of keys that stay. `consent`: what a run that stopped asked for. `share_max`: a run that finds more than
-    this share of the store unnamed stops. `take_over`: from a run that died a moment ago. `endpoint`, `column`,
-    `rules`, `properties`: for the sources. `engine`, `report_progress`: as of `refstore_gc.collect`.
+    between the run that marks and the one that deletes. `state`: another store for the files of runs. `inventory`: the
+    `manifest.json` of an S3 Inventory, which is read in place of a listing. `protect`: patterns of keys that stay.
+    `consent`: what a run that stopped asked for. `share_max`: a run that finds more than this share of the store
+    unnamed stops. `take_over`: from a run that died a moment ago. `endpoint`, `column`, `rules`, `properties`: for the
+    sources. `engine`, `report_progress`: as of `refstore_gc.collect`.
 
     Raises PruneStopped: before anything was marked, with what has to be looked at; RunUnderWay, Invalid,
     InvalidSettings, MissingExtra, NotFound, Corrupt, Unavailable, StoreMisconfigured.
@@ -134,6 +137,7 @@ def prune(
         min_age=min_age,
         grace=grace,
         state=None if state is None else _url_of(state),
+        inventory="" if inventory is None else _file_url_of(inventory),
         protect=tuple(protect),
         consent=tuple(consent),
         share_max=share_max,
@@ -218,6 +222,12 @@ def _url_of(place: Place) -> str:
     if not folder.is_dir():
         raise NotFound(f"there is no folder {folder}; give a folder, or the URL of a store, such as s3://bucket/prefix")
     return f"file://{quote(str(folder))}"
+
+
+def _file_url_of(place: Place) -> str:
+    """Return the URL of a file."""
+    text = os.fspath(place)
+    return text if "://" in text else f"file://{quote(str(Path(text).expanduser().absolute()))}"
 
 
 @contextmanager

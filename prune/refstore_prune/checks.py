@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from refstore.core.clock import format_utc
 from refstore.errors import ObjectsRefused, PruneStopped
 from refstore.lake_identity import LAKE_OBJECT
 from refstore.namespaces import NAMESPACE_OBJECT
@@ -22,6 +23,7 @@ from refstore.objects.store_urls import parse_store_url
 from refstore_gc.run_context import BreakerLimits
 from refstore_gc.run_summary import ObjectCount
 from refstore_prune.compare import Comparison
+from refstore_prune.inventory import AGE_MAX
 from refstore_prune.list_store import PLACES_MAX, IntervalFacts
 from refstore_prune.prune_layout import PruneManifest
 from refstore_prune.sources.base import NameSource
@@ -32,7 +34,8 @@ FEW_FOUND: Final = "few-found"
 LARGE_SHARE: Final = "large-share"
 UNREAD_METADATA: Final = "unread-metadata"
 MIN_AGE: Final = "min-age"
-CONSENT_WORDS: Final = (FEWER_NAMES, FEW_FOUND, LARGE_SHARE, UNREAD_METADATA, MIN_AGE)
+OLD_INVENTORY: Final = "old-inventory"
+CONSENT_WORDS: Final = (FEWER_NAMES, FEW_FOUND, LARGE_SHARE, UNREAD_METADATA, MIN_AGE, OLD_INVENTORY)
 
 FEWER_SHARE: Final = 0.2
 FOUND_SHARE: Final = 0.5
@@ -112,6 +115,16 @@ def _is_there(url: str, key: str) -> bool:
 
 
 # ---- when all is listed and read
+
+
+def check_inventory_age(as_of_ms: int, now_ms: int) -> Iterator[FailedCheck]:
+    """`as_of_ms`: when the inventory was made; 0: there is none."""
+    if as_of_ms and now_ms - as_of_ms > AGE_MAX // timedelta(milliseconds=1):
+        yield FailedCheck(
+            OLD_INVENTORY,
+            f"the inventory is of {format_utc(as_of_ms)}, over {AGE_MAX.days} days ago: tables, repositories and lakes "
+            "that were made since are not in it",
+        )
 
 
 def check_comparison(

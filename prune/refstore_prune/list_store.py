@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice, pairwise
@@ -91,19 +91,26 @@ class Listing(NamedTuple):
     chunks: list[ListedChunk]
     """In order."""
     facts: IntervalFacts
+    as_of_ms: int = 0
+    """Of an inventory: when it was made. 0: the store was asked, in this run."""
 
 
 def list_store(layout: PruneLayout, engine: Engine) -> Listing:
     """List everything below the store's URL."""
     intervals = cut_store(open_store(layout.url, layout), engine.parallelism * INTERVALS_PER_CORE)
+    return gather_listing(engine.map(partial(list_part, layout), list(enumerate(intervals))))
+
+
+def gather_listing(rows: Iterable[ListedChunk | IntervalFacts], as_of_ms: int = 0) -> Listing:
+    """Return what the tasks of all intervals told."""
     chunks: list[ListedChunk] = []
     facts = IntervalFacts()
-    for row in engine.map(partial(list_part, layout), list(enumerate(intervals))):
+    for row in rows:
         if isinstance(row, ListedChunk):
             chunks.append(row)
         else:
             facts = facts.plus(row)
-    return Listing(sorted(chunks, key=lambda chunk: chunk.number), facts)
+    return Listing(sorted(chunks, key=lambda chunk: chunk.number), facts, as_of_ms)
 
 
 # ---- where to cut
@@ -205,17 +212,9 @@ def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterato
     """List an interval, write its chunks, and tell what it has beside them."""
     number, interval = numbered[0] * 1000, numbered[1]
     # As of `refstore_gc.list_objects`: another attempt of the task may cut its chunks elsewhere.
-    attempt, skipped, found = secrets.token_hex(8), SkippedKeys(), _FoundInKeys()
-    store, files = open_store(layout.url, layout), open_store(layout.files, layout)
+    attempt, skipped, found = secrets.token_hex(8), SkippedKeys(), FoundInKeys()
     waiting: list[Any] = []
-    last_key = interval.after
-
-    def write() -> ListedChunk:
-        table, key = pa.concat_tables(waiting), layout.file_key("listing", number, attempt)
-        waiting.clear()
-        write_table(files, key, table)
-        return ListedChunk(number, key, table["key"][0].as_py(), len(table), ObjectCount(), ObjectCount())
-
+    last_key, store = interval.after, open_store(layout.url, layout)
     pages = store.list_pages(interval.prefix, skipped=skipped, after=interval.after, before=interval.before)
     for page in pages:
         ordered = [last_key, *page.keys, *([interval.before] if interval.before else [])]
@@ -223,19 +222,38 @@ def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterato
             raise ObjectsUnavailable(
                 f"the listing of {store.url} cannot be trusted: it is out of order after {last_key!r}; check its server"
             )
-        last_key, table = page.keys[-1], found.add(page)
+        last_key, table = page.keys[-1], found.add(_table_of(page))
         if len(table):
             waiting.append(table)
         if sum(map(len, waiting)) >= CHUNK_ROWS:
-            yield write()
+            yield write_chunk(layout, number, attempt, pa.concat_tables(waiting))
+            waiting.clear()
             number += 1
     if waiting:
-        yield write()
+        yield write_chunk(layout, number, attempt, pa.concat_tables(waiting))
     yield found.facts(skipped)
 
 
-class _FoundInKeys:
-    """Counts the objects of pages, and looks in their keys for what says that the store belongs to others."""
+def _table_of(page: ObjectPage) -> Any:
+    return pa.table(
+        {
+            "key": make_array(page.keys, pa.string()),
+            "size_bytes": make_array(page.sizes_bytes, pa.int64()),
+            "mtime_ms": make_array(page.mtimes_ms, pa.int64()),
+            "etag": make_array(page.etags, pa.string()),
+        }
+    )
+
+
+def write_chunk(layout: PruneLayout, number: int, attempt: str, table: Any) -> ListedChunk:
+    """Write objects, which are in order, to a file of the listing."""
+    key = layout.file_key("listing", number, attempt)
+    write_table(open_store(layout.files, layout), key, table)
+    return ListedChunk(number, key, table["key"][0].as_py(), len(table), ObjectCount(), ObjectCount())
+
+
+class FoundInKeys:
+    """Counts listed objects, and looks in their keys for what says that the store belongs to others."""
 
     def __init__(self) -> None:
         self._listed = self._own = ObjectCount()
@@ -257,21 +275,13 @@ class _FoundInKeys:
             self._has_encoded_keys,
         )
 
-    def add(self, page: ObjectPage) -> Any:
-        """Return the page as a table, without refstore's own files."""
-        sizes = np.array(page.sizes_bytes, np.int64)
-        table = pa.table(
-            {
-                "key": make_array(page.keys, pa.string()),
-                "size_bytes": make_array(sizes),
-                "mtime_ms": make_array(page.mtimes_ms, pa.int64()),
-                "etag": make_array(page.etags, pa.string()),
-            }
-        )
+    def add(self, table: Any) -> Any:
+        """Return the objects without refstore's own files."""
+        keys, sizes = table["key"], to_numpy(table["size_bytes"])
         is_own = np.zeros(len(sizes), np.bool_)
-        for place in np.flatnonzero(to_numpy(pc.match_substring_regex(table["key"], _SPECIAL_KEYS))).tolist():
-            is_own[place] = self._look(page.keys[place])
-        self._has_encoded_keys |= pc.any(pc.match_substring(table["key"], "%")).as_py()
+        for place in np.flatnonzero(to_numpy(pc.match_substring_regex(keys, _SPECIAL_KEYS))).tolist():
+            is_own[place] = self._look(keys[place].as_py())
+        self._has_encoded_keys |= bool(pc.any(pc.match_substring(keys, "%")).as_py())
         self._listed += ObjectCount(len(sizes), int(sizes.sum()))
         if not is_own.any():
             return table

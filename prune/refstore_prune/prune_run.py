@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from refstore.core.clock import SystemClock
+from refstore.core.clock import SystemClock, format_utc
 from refstore.core.ids import RandomIds
 from refstore.core.step_progress import ReportProgress, ignore_progress
 from refstore.errors import Conflict, Invalid, InvalidSettings, RefstoreError, StoreMisconfigured, Unavailable
@@ -31,17 +31,28 @@ from refstore_gc.run_progress import RunSteps
 from refstore_gc.run_summary import FAILED_OUTCOME, FAILURES_SHOWN, ObjectCount
 from refstore_prune import checks
 from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare, gather_names, protecting_patterns
+from refstore_prune.inventory import list_inventory
 from refstore_prune.list_store import Listing, list_store
-from refstore_prune.prune_layout import MARK_FILE, PruneLayout, PruneManifest, make_prune_layout
+from refstore_prune.prune_layout import MARK_FILE, PruneLayout, PruneManifest, PruneUnit, make_prune_layout
 from refstore_prune.prune_report import AgeRow, NamesCount, PrefixRow, PruneReport, RunState
-from refstore_prune.prune_sweep import UnitOutcome, sweep_units
+from refstore_prune.prune_sweep import UnitOutcome, read_outcomes, sweep_units
 from refstore_prune.sources.base import NameSource, SourceFacts
-from refstore_prune.state import LastMark, PruneLock, last_mark, open_run, remove_old_files, write_report
+from refstore_prune.state import (
+    LastMark,
+    NamesBefore,
+    PruneLock,
+    last_mark,
+    open_run,
+    read_names_before,
+    remove_old_files,
+    write_report,
+)
 
 GRACE: Final = timedelta(days=7)
 FLOOR_OBJECTS: Final = 1000
 CLOCK_SECONDS_MAX: Final = 300
 _PREFIXES_SHOWN: Final = 100
+_NOT_IN_INVENTORY: Final = "What was written after {}, when the inventory was made, and what it was set to leave out."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +63,8 @@ class PruneOptions:
     """How long after it was marked an object may go."""
     state: str | None = None
     """The store of the runs' files. None: the one that is pruned."""
+    inventory: str = ""
+    """The URL of an inventory's manifest, which stands for the listing; '': the store is listed."""
     protect: Sequence[str] = ()
     """Patterns of keys that stay."""
     consent: Collection[str] = ()
@@ -94,6 +107,10 @@ class PruneRun:
     lock: PruneLock | None
     """None: a dry run has none."""
     began_ms: int
+    standing: list[tuple[PruneReport, list[PruneUnit]]] = field(
+        default_factory=list[tuple[PruneReport, list[PruneUnit]]]
+    )
+    """What was found, and the units of the mark, once it stands: for the report of a run that fails later."""
 
     @property
     def store(self) -> ObjectStore:
@@ -134,22 +151,26 @@ def run_prune(
     unseen = _check_before(store_url, sources, options)
     with _open_run(store_url, sources, options, engines.for_objects(0), report_progress) as begun:
         with begun.steps.step("listing the store"):
-            listing = list_store(begun.layout, begun.engine)
+            if options.inventory:
+                listing = list_inventory(begun.layout, begun.engine, options.inventory)
+            else:
+                listing = list_store(begun.layout, begun.engine)
         run = begun.move_to(engines.for_objects(listing.facts.listed.objects))
-        last, reading_ms = _read_last_mark(run), SystemClock().now_ms()
+        (last, before), reading_ms = _read_last_mark(run), SystemClock().now_ms()
         with run.steps.step("reading the names and comparing"):
             names = gather_names(run.layout, run.engine, sources, has_encoded_keys=listing.facts.has_encoded_keys)
             facts = [source.facts() for source in sources]
-            found = compare(run.engine, _compare_task(run, facts, last), listing.chunks, names, last)
+            found = compare(run.engine, _compare_task(run, listing, facts, last), listing.chunks, names, last)
         stood_ms = SystemClock().now_ms()
         report = make_report(run, listing, found, facts, unseen, stood_ms)
-        failed = _check_after(run, listing, found, last)
+        failed = _check_after(run, listing, found, before)
         if run.lock is None:
             return _conclude(
                 run, report, "simulated", failed_checks=[f"{each.message} ({each.word})" for each in failed]
             )
         checks.refuse(failed, options.consent)
         _let_mark_stand(run, run.lock, found, stood_ms)
+        run.standing.append((report, found.units))
         with run.steps.step("deleting what is due"):
             outcomes = sweep_units(run.engine, run.layout, found.units, reading_ms, run.lock.generation)
         report = _count_outcomes(run, report, outcomes)
@@ -260,40 +281,44 @@ def _record_failure(run: PruneRun, lock: PruneLock, error: Exception) -> None:
         if run.files.head_many([run.layout.named_file_key(MARK_FILE)])[0] is None:
             beginnings.append("mark/")
         remove_run_files(run.files, run.layout.run_id, *beginnings, root=run.layout.root)
-        write_report(
-            run.files,
-            PruneReport(
-                run_id=run.layout.run_id,
-                store=run.layout.url,
-                state="failed",
-                began_ms=run.began_ms,
-                ended_ms=SystemClock().now_ms(),
-                engine=run.engine.name,
-                seconds=run.steps.seconds,
-                error=f"{type(error).__name__}: {error}",
-            ),
+        report = PruneReport(
+            run_id=run.layout.run_id,
+            store=run.layout.url,
+            state="failed",
+            began_ms=run.began_ms,
+            engine=run.engine.name,
         )
+        for found, units in run.standing:
+            report = _count_outcomes(run, found, list(read_outcomes(run.files, units)))
+        write_report(run.files, _conclude(run, report, "failed", error=f"{type(error).__name__}: {error}"))
 
 
 # ---- look
 
 
-def _read_last_mark(run: PruneRun) -> LastMark | None:
+def _read_last_mark(run: PruneRun) -> tuple[LastMark | None, NamesBefore | None]:
+    """Return the mark that stands, and what this run's names are compared with."""
     url = parse_store_url(run.marks_url)
     if run.options.dry_run and url.scheme == "file" and not Path(url.path).exists():
-        return None  # the first run makes the state's folder
-    return last_mark(open_store(run.marks_url, run.layout), run.layout.url)
+        return None, None  # the first run makes the state's folder
+    marks = open_store(run.marks_url, run.layout)
+    last = last_mark(marks, run.layout.url)
+    if last is None:
+        return None, read_names_before(marks)
+    return last, NamesBefore(last.manifest.run_id, last.manifest.names)
 
 
-def _compare_task(run: PruneRun, facts: Sequence[SourceFacts], last: LastMark | None) -> CompareTask:
+def _compare_task(run: PruneRun, listing: Listing, facts: Sequence[SourceFacts], last: LastMark | None) -> CompareTask:
     return CompareTask(
         layout=run.layout,
         marks_url=run.marks_url,
         began_ms=run.began_ms,
-        named_ms=min(run.began_ms, *(each.as_of_ms or each.began_ms for each in facts)),
+        named_ms=min(
+            listing.as_of_ms or run.began_ms, run.began_ms, *(each.as_of_ms or each.began_ms for each in facts)
+        ),
         min_age_ms=run.min_age // timedelta(milliseconds=1),
         grace_ms=run.options.grace // timedelta(milliseconds=1),
-        protected=tuple(sorted(set().union(*map(protecting_patterns, run.options.protect)))),
+        protected=tuple(sorted({each for some in map(protecting_patterns, run.options.protect) for each in some})),
         never_taken=tuple(sorted({pattern for source in run.sources for pattern in source.never_taken})),
         never_taken_folders=tuple(sorted({each for source in run.sources for each in source.never_taken_folders})),
         folders=tuple(sorted({source.folder for source in run.sources})),
@@ -302,12 +327,14 @@ def _compare_task(run: PruneRun, facts: Sequence[SourceFacts], last: LastMark | 
     )
 
 
-def _check_after(run: PruneRun, listing: Listing, found: Comparison, last: LastMark | None) -> list[checks.FailedCheck]:
+def _check_after(
+    run: PruneRun, listing: Listing, found: Comparison, before: NamesBefore | None
+) -> list[checks.FailedCheck]:
     """Return the checks that fail."""
-    manifest = last.manifest if last is not None else None
     return [
         *checks.check_min_age(run.options.min_age, run.sources),
-        *checks.check_comparison(run.store, found, listing.facts, run.sources, manifest, run.options.limits),
+        *checks.check_inventory_age(listing.as_of_ms, run.began_ms),
+        *checks.check_comparison(run.store, found, listing.facts, run.sources, before, run.options.limits),
     ]
 
 
@@ -392,6 +419,7 @@ def make_report(
         not_looked_at=[
             *([f"{skipped:,} objects with keys that refstore does not take: {examples}"] if skipped else []),
             *unseen,
+            *([_NOT_IN_INVENTORY.format(format_utc(listing.as_of_ms))] if listing.as_of_ms else []),
             *([] if "" in folders else [f"What lies outside of {', '.join(folders)}: no source has names of it."]),
             *(sentence for each in facts for sentence in each.not_seen),
         ],

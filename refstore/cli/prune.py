@@ -59,6 +59,12 @@ Consent = Annotated[
 Share = Annotated[
     float, typer.Option(min=0, max=1, metavar="N", help="Stop if more than this share of the store is unnamed.")
 ]
+Inventory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="The manifest.json of an S3 Inventory (CSV, ORC or Parquet) to read in place of a listing."
+    ),
+]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
 
 
@@ -101,6 +107,7 @@ def run(
     min_age: MinAge = None,
     grace: Grace = "7d",
     state: State = None,
+    inventory: Inventory = None,
     protect: Protect = None,
     consent: Consent = None,
     share_max: Share = 0.5,
@@ -134,6 +141,7 @@ def run(
             min_age=None if age is None else timedelta(seconds=age),
             grace=timedelta(seconds=wait or 0),
             state=state,
+            inventory=inventory,
             protect=protect or (),
             consent=consent or (),
             share_max=share_max,
