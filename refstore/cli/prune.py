@@ -119,8 +119,7 @@ def run(
     """List the store, read all names, delete what is due, and mark what nothing names.
 
     Begin with --dry-run. A run deletes only what an earlier run had marked a grace period ago, no source names now, and
-    is as it was then. Where the names or the share look wrong, it stops before it marks anything, and says which word
-    --consent takes.
+    is as it was then. Where the names or the share look wrong, it stops before it marks, and says what --consent takes.
 
     \b
     Example: refstore prune run s3://bucket/media --names list:names.csv --column path --dry-run
