@@ -44,6 +44,8 @@ class Scale:
     live: tuple[int, ...] = (0, 100_000, 1_000_000)
     """Objects that stay, beside those that are reaped."""
     reaped_s3: int = 10_000
+    pruned_names: int = 200_000
+    """Names of a lakeFS repository by which a prune marks."""
     committed: int = 1_000_000
     history: int = 1_000_000
     """Commits that retention rules are applied to."""
@@ -116,6 +118,7 @@ QUICK: Final = Scale(
     reaped=3_000,
     reaped_beside=3_000,
     live=(0, 2_000, 5_000),
+    pruned_names=5_000,
     reaped_s3=300,
     committed=10_000,
     history=10_000,

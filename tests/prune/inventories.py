@@ -40,8 +40,9 @@ class InventoryWriter:
         self._format = file_format
         self._made_ms = made_ms
         self._folder = folder
-        self._files: list[dict[str, object]] = []
-        self._names: list[str] = []
+        self.files: list[dict[str, object]] = []
+        """What the manifest says of each."""
+        self.names = ["bucket", "key", "size", "last_modified_date", "e_tag"]
         self.change: dict[str, object] = {}
         """What the manifest says otherwise."""
 
@@ -54,8 +55,8 @@ class InventoryWriter:
         ending = "csv.gz" if self._format == "CSV" else self._format.lower()
         key = f"{self._folder}/data/{hashlib.sha256(body).hexdigest()[:32]}.{ending}"
         self._put(key, body)
-        self._names = rows.column_names
-        self._files.append({"key": key, "size": len(body), "MD5checksum": hashlib.md5(body).hexdigest()})  # noqa: S324
+        self.names = rows.column_names
+        self.files.append({"key": key, "size": len(body), "MD5checksum": hashlib.md5(body).hexdigest()})  # noqa: S324
         return key
 
     def finish(self, *, checksum: str | None = None) -> str:
@@ -66,8 +67,8 @@ class InventoryWriter:
             "version": "2016-11-30",
             "creationTimestamp": str(self._made_ms),
             "fileFormat": self._format,
-            "fileSchema": ", ".join(_CSV_NAMES.get(name, name) for name in self._names),
-            "files": self._files,
+            "fileSchema": ", ".join(_CSV_NAMES.get(name, name) for name in self.names),
+            "files": self.files,
         }
         body = json.dumps({**manifest, **self.change}).encode()
         key = f"{self._folder}/2026-11-28T01-00Z/manifest.json"
