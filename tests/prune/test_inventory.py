@@ -282,9 +282,8 @@ def test_a_run_takes_what_the_next_inventory_has_unchanged(
     prefix = f"pruned-{file_format}"
     for key in [*NAMED, *STRAY]:
         bucket.put(f"{prefix}/{key}", key.encode())
-    hour = 3_600_000
     listed = prune(url, NAMED, engines, dry_run=True)
-    first_url = write_inventory(bucket, prefix, file_format=file_format, made_ms=SystemClock().now_ms() + 1000)
+    first_url = write_inventory(bucket, prefix, file_format=file_format)
     options: dict[str, Any] = {"state": f"file://{tmp_path}/state", "inventory": first_url}
     simulated = prune(url, NAMED, engines, dry_run=True, inventory=first_url)
     assert (simulated.verdicts, simulated.names) == (listed.verdicts, listed.names)
@@ -292,9 +291,7 @@ def test_a_run_takes_what_the_next_inventory_has_unchanged(
     assert prune(url, NAMED, engines, **options).newly_marked.objects == len(STRAY)
     assert prune(url, NAMED, engines, **options).due.objects == 0
     bucket.put(f"{prefix}/since", b"written after the first inventory")
-    options["inventory"] = write_inventory(
-        bucket, prefix, file_format=file_format, made_ms=SystemClock().now_ms() + hour
-    )
+    options["inventory"] = write_inventory(bucket, prefix, file_format=file_format)
     bucket.put(f"{prefix}/{STRAY[0]}", b"written after the second inventory")
     bucket.delete_many([f"{prefix}/{STRAY[1]}"])
     swept = prune(url, NAMED, engines, **options)
