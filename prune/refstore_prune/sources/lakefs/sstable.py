@@ -106,10 +106,13 @@ class TableFile:
 
     @classmethod
     def from_store(cls, store: ObjectStore, key: str) -> TableFile:
-        """Read an object up to `WHOLE_BYTES_MAX`, else its pieces when they are needed. Raises ObjectNotFound."""
+        """Read an object up to `WHOLE_BYTES_MAX`, in one request; else its pieces when they are needed. Raises
+        ObjectNotFound.
+        """
+        body = b"".join(store.get(key, end=WHOLE_BYTES_MAX + 1))
+        if len(body) <= WHOLE_BYTES_MAX:
+            return cls.from_bytes(key, body)
         size = store.head(key).size_bytes
-        if size <= WHOLE_BYTES_MAX:
-            return cls.from_bytes(key, b"".join(store.get(key, size_bytes=size)))
         return cls(key, size, lambda start, end: b"".join(store.get(key, start=start, end=end, size_bytes=size)))
 
 
@@ -207,10 +210,14 @@ def _parse_block(content: bytes, entries: Entries, room: int) -> int:
         raise damage("the restart points of a block lie outside of it")
     at, key = 0, b""
     while at < end:
-        # most numbers are one byte, for which a call would take as long as all the rest
+        # most numbers are one byte, and lengths two, for which a call would take as long as all the rest
         shared, at = (content[at], at + 1) if content[at] < 128 else read_varint(content, at)
         unshared, at = (content[at], at + 1) if content[at] < 128 else read_varint(content, at)
-        length, at = (content[at], at + 1) if content[at] < 128 else read_varint(content, at)
+        length, at = content[at], at + 1
+        if length > 127:
+            length, at = (
+                (length & 127 | content[at] << 7, at + 1) if content[at] < 128 else read_varint(content, at - 1)
+            )
         key_end = at + unshared
         value_end = key_end + length
         room -= shared + unshared + 64
