@@ -112,7 +112,7 @@ FAULTS = [
         "what a source was read long ago names counts as of now",
         (
             "refstore_prune.prune_run:_compare_task",
-            "min(run.began_ms, *(each.as_of_ms or each.began_ms for each in facts))",
+            "*(each.as_of_ms or each.began_ms for each in facts)",
             "run.began_ms",
         ),
     ),
