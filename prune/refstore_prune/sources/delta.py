@@ -46,7 +46,7 @@ from refstore_prune.sources.base import (
     SourceFacts,
     SourceOptions,
 )
-from refstore_prune.sources.table_place import batch_names, place_in_store, place_of
+from refstore_prune.sources.table_place import batch_names, folder_in_store, place_in_store, place_of
 
 LOG: Final = "_delta_log/"
 SIDECARS: Final = f"{LOG}_sidecars/"
@@ -317,7 +317,7 @@ class DeltaSource(NameSource):
         self._read: dict[str, int] = {}
 
     def check(self, store_url: str) -> None:
-        del store_url
+        self.folder = folder_in_store(store_url, self.base_url)
         store = self._log.open()
         log = self._log.list_log(store)
         for _ in self._log.read(store, log.commits[-1:]):

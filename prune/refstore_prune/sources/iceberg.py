@@ -40,7 +40,7 @@ from refstore.core.batches import split_sized
 from refstore.core.clock import SystemClock
 from refstore.errors import Corrupt, Invalid, ObjectsRefused, ObjectsUnavailable, RefstoreError
 from refstore_prune.sources.base import MetadataPlace, NameBatch, NamePart, NameSource, SourceFacts, SourceOptions
-from refstore_prune.sources.table_place import batch_names, place_in_store, place_of
+from refstore_prune.sources.table_place import NOWHERE, batch_names, folder_in_store, place_in_store, place_of
 
 FORMATS: Final = (1, 2, 3)
 """The versions of Iceberg's format of which is known where names stand."""
@@ -99,6 +99,8 @@ class _TableNames(NamedTuple):
     manifests: dict[str, _ManifestFile]
     folders: set[str]
     """Where the table and its metadata files lie."""
+    location: str
+    """Where the table lies as of its current metadata file."""
     read: dict[str, int]
 
 
@@ -213,8 +215,10 @@ class IcebergSource(NameSource):
         self._read: dict[str, int] = {}
 
     def check(self, store_url: str) -> None:
-        del store_url
-        self._folders = self._table.read()[0].folders
+        found = self._table.read()[0]
+        self._folders = found.folders
+        folder = folder_in_store(store_url, found.location)
+        self.folder = "" if folder == NOWHERE else folder  # a store of the table's data, or of its metadata, alone
 
     def parts(self) -> Iterator[NamePart]:
         self._began_ms = SystemClock().now_ms()
@@ -251,7 +255,7 @@ def _read_names(files: FileIO, current: str, others: Iterable[str]) -> _TableNam
     current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
     gone |= _read_older(files, [entry.metadata_file for entry in metadata[current].metadata_log or ()], metadata)
     lists: dict[str, bool] = {}
-    found = _TableNames(set(metadata), {}, set(), {})
+    found = _TableNames(set(metadata), {}, set(), metadata[current].location, {})
     for location in dict.fromkeys((current, *metadata)):  # the current one first: what it names must exist
         for snapshot in metadata[location].snapshots or ():
             for path in snapshot.manifests:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import pyarrow as pa
 
 from refstore.core.batches import split_batches
 from refstore.objects.store_urls import parse_store_url
 from refstore_prune.sources.base import BATCH_NAMES, NameBatch
+
+NOWHERE: Final = "/"
+"""The folder of a table that lies elsewhere: no key begins so."""
 
 
 def batch_names(names: Iterable[str]) -> Iterator[NameBatch]:
@@ -28,3 +33,15 @@ def place_in_store(store_url: str, folder: str) -> str:
     """Return the spelling of `place_of` for a folder of a store."""
     store = parse_store_url(store_url)
     return place_of(f"{store.scheme}:{store.host}/{store.path}/{folder}")
+
+
+def folder_in_store(store_url: str, table: str) -> str:
+    """Return the folder of a table in a store, as `NameSource.folder`: what lies beside the table is not the table's to
+    name. `table`: its URL or path.
+    """
+    store, inner = place_in_store(store_url, ""), place_of(table)
+    if store.startswith("file:"):
+        store, inner = (f"file:{os.path.realpath(each.removeprefix('file:'))}" for each in (store, inner))
+    if f"{store}/".startswith(f"{inner}/"):
+        return ""
+    return f"{inner.removeprefix(f'{store}/')}/" if inner.startswith(f"{store}/") else NOWHERE

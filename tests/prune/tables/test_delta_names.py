@@ -62,6 +62,13 @@ def test_every_version_stays(folder: Path) -> None:
     assert stored_keys(folder) == needed | HIDDEN
 
 
+def test_what_lies_beside_the_table_stays(folder: Path) -> None:
+    """A table names its own files. It says nothing of the photos that lie in the same bucket."""
+    make_store(folder, ORPHANS)
+    make_store(folder.parent, {"photos/1", "orders2/1"})
+    assert prune_twice(folder.parent, f"delta:{folder}") == {f"orders/{key}" for key in ORPHANS}
+
+
 def test_partitions_of_odd_values(tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     make_table(folder, ODD_DAYS)
