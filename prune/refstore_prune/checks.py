@@ -22,11 +22,11 @@ from refstore.objects.object_keys import key_fault
 from refstore.objects.store_urls import parse_store_url
 from refstore_gc.run_context import BreakerLimits
 from refstore_gc.run_summary import ObjectCount
-from refstore_prune.compare import Comparison
+from refstore_prune.compare import Comparison, SourceCount
 from refstore_prune.inventory import AGE_MAX
 from refstore_prune.list_store import PLACES_MAX, IntervalFacts
-from refstore_prune.prune_layout import PruneManifest
 from refstore_prune.sources.base import NameSource
+from refstore_prune.state import NamesBefore
 
 NO_CONSENT: Final = "no-consent-possible"
 FEWER_NAMES: Final = "fewer-names"
@@ -39,6 +39,8 @@ CONSENT_WORDS: Final = (FEWER_NAMES, FEW_FOUND, LARGE_SHARE, UNREAD_METADATA, MI
 
 FEWER_SHARE: Final = 0.2
 FOUND_SHARE: Final = 0.5
+LOOKED_UP_MIN: Final = 4
+"""Of how many names of a source none may be missing by chance."""
 _EXAMPLES_MAX: Final = 5
 _SEGMENTS_MAX: Final = 12
 
@@ -132,18 +134,19 @@ def check_comparison(
     found: Comparison,
     facts: IntervalFacts,
     sources: Sequence[NameSource],
-    last: PruneManifest | None,
+    last: NamesBefore | None,
     limits: BreakerLimits,
 ) -> Iterator[FailedCheck]:
     """Yield the checks that fail."""
     yield from _check_owners(facts.namespaces)
     yield from _check_metadata(facts, sources, store.url)
     if not found.names:
+        read = sum(count.read for count in found.by_source.values())
         elsewhere = f"; {found.outside:,} are of objects elsewhere, {_examples(found.outside_examples)}"
         hint = suggest_spelling(store, found.outside_examples)
         yield FailedCheck(
             NO_CONSENT,
-            f"there is no name of an object in {store.url}, of {found.names_read:,} that were read"
+            f"there is no name of an object in {store.url}, of {read:,} that were read"
             + (f"{elsewhere}{hint}" if found.outside else ""),
         )
         return
@@ -159,7 +162,21 @@ def check_comparison(
             f"of {found.names:,} names in {store.url} only {kept:,} objects were listed; not there: "
             f"{_examples(found.not_found)}{suggest_spelling(store, found.not_found)}",
         )
+    elif len(sources) > 1:
+        yield from _check_each_source(found, sources, store.url)
     yield from _check_share(found.waiting + found.due, facts.listed, limits)
+
+
+def _check_each_source(found: Comparison, sources: Sequence[NameSource], store_url: str) -> Iterator[FailedCheck]:
+    """Yield a check for each source of which nothing is in the store, as its names have another prefix or spelling."""
+    for number, source in enumerate(sources):
+        count = found.by_source.get(number, SourceCount())
+        if count.read == count.outside or (count.looked_up >= LOOKED_UP_MIN and not count.found):
+            yield FailedCheck(
+                FEW_FOUND,
+                f"of {count.read:,} names of {source.text} {count.outside:,} are of objects elsewhere, and of "
+                f"{count.looked_up} others that were looked up in {store_url} {count.found} are there",
+            )
 
 
 def _check_share(unnamed: ObjectCount, listed: ObjectCount, limits: BreakerLimits) -> Iterator[FailedCheck]:

@@ -232,6 +232,13 @@ class LastMark(NamedTuple):
     """What was marked as of these times counts as never marked."""
 
 
+class NamesBefore(NamedTuple):
+    """What the next run's names are compared with."""
+
+    run_id: str
+    names: int
+
+
 def _read_folders(files: ObjectStore) -> list[_RunFolder]:
     """Return the folders of the runs, the last run's first."""
     found: dict[str, set[str]] = {}
@@ -285,6 +292,15 @@ def last_mark(files: ObjectStore, store_url: str) -> LastMark | None:
                     f"{files.url} has runs of {manifest.store}, not of {store_url}; give each its own --state"
                 )
     return None if manifest is None else LastMark(manifest, frozenset(unmarked_ms))
+
+
+def read_names_before(files: ObjectStore) -> NamesBefore | None:
+    """Return how many names the last run had of which the mark stood, unmarked or not. None: no mark says so."""
+    for run in _read_folders(files):
+        if MARK_FILE in run.names:
+            with suppress(Corrupt):
+                return NamesBefore(run.run_id, _read_manifest(files, run.run_id).names)
+    return None
 
 
 def _read_standing(files: ObjectStore, run: _RunFolder) -> PruneManifest | None:

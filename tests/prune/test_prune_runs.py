@@ -311,6 +311,12 @@ def test_names_that_look_wrong_stop_the_run(
         stopped(url, names, engines, consent=["few-found", "fewer-names", "large-share"])
 
 
+def test_fewer_names_stop_the_run_also_after_all_was_unmarked(url: str, engines: Engines, marked: PruneReport) -> None:
+    unmark(open_objects(url), "all")
+    assert stopped(url, NAMED[:20], engines).words == ("fewer-names",)
+    assert prune(url, NAMED, engines).newly_marked == marked.newly_marked
+
+
 def test_names_of_another_prefix_of_the_bucket_stop_the_run(url: str, engines: Engines, marked: PruneReport) -> None:
     error = stopped(url, [f"s3://bucket/{key}" for key in NAMED], engines)
     assert "'s3://bucket/' too much" in str(error)
