@@ -99,6 +99,16 @@ def sweep_unit(
     yield from _count_outcomes(unit, table, outcomes, whys)
 
 
+def read_outcomes(files: ObjectStore, units: Sequence[MarkUnit]) -> Iterator[UnitOutcome]:
+    """Yield what the tasks of a sweep that broke off had written down."""
+    due = [unit for unit in units if unit.is_due]
+    infos = files.head_many([outcome_key(unit.file) for unit in due])
+    for unit, info in zip(due, infos, strict=True):
+        if info is not None:
+            table = read_table(files, info.key)
+            yield from _count_outcomes(unit, table, *(to_numpy(table[name]) for name in ("outcome", "why")))
+
+
 class _NameReading:
     """How long ago the names were read, as a task knows it."""
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import pytest
 
 from refstore.core.clock import SystemClock
-from refstore.errors import Corrupt, Invalid, InvalidSettings, PruneStopped
+from refstore.errors import Corrupt, Invalid, InvalidSettings, ObjectsUnavailable, PruneStopped
 from refstore.objects import open_objects
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_summary import ObjectCount
-from refstore_prune import compare, list_store
+from refstore_prune import compare, list_store, prune_sweep
 from refstore_prune.key_history import read_history
 from refstore_prune.prune_report import PruneReport
 from refstore_prune.sources.base import NamePart
@@ -225,7 +227,7 @@ def test_several_sources_are_united(folder: Path, url: str, engines: Engines) ->
 
     sources = [
         GivenNames(NAMED[::2]),
-        GivenNames([f"s3://elsewhere/{each}" for each in NAMED]),
+        GivenNames([NAMED[0], *(f"s3://elsewhere/{each}" for each in NAMED)]),
         GivenNames([key.removeprefix("tenants/") for key in NAMED[1::2]], base_url=f"{url}/tenants"),
     ]
     found = run_prune(url, sources, PruneOptions(), engines)
@@ -309,6 +311,20 @@ def test_names_that_look_wrong_stop_the_run(
         assert prune(url, names, engines, consent=error.words, grace=timedelta(days=7)).state == "marked"
     else:
         stopped(url, names, engines, consent=["few-found", "fewer-names", "large-share"])
+
+
+@pytest.mark.parametrize("tasks", [0, 3])
+@pytest.mark.parametrize("names", [[f"lake/{key}" for key in STRAY], [f"s3://elsewhere/{key}" for key in STRAY], []])
+def test_one_of_several_sources_of_which_nothing_is_there_stops_the_run(
+    url: str, engines: Engines, names: list[str], tasks: int
+) -> None:
+    """The names of the others look right, and those of this one keep nothing: they have another prefix."""
+    wrong = GivenNames(names, tasks=tasks)
+    wrong.text = "the wrong one"
+    error = stopped(url, NAMED, engines, more=[wrong])
+    assert error.words == ("few-found",)
+    assert f"of {len(names)} names of the wrong one" in str(error)
+    assert prune(url, NAMED, engines, more=[GivenNames(STRAY[:4], tasks=tasks)]).newly_marked.objects == len(STRAY) - 4
 
 
 def test_fewer_names_stop_the_run_also_after_all_was_unmarked(url: str, engines: Engines, marked: PruneReport) -> None:
@@ -397,6 +413,27 @@ def test_a_source_that_breaks_off_stops_the_run(url: str, engines: Engines, mark
     assert read_report(open_objects(url)).error.startswith("Corrupt")
 
 
+def test_a_run_that_breaks_off_tells_what_it_deleted(
+    folder: Path, url: str, engines: Engines, many_buckets: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked = prune(url, NAMED, engines)
+    looks, check_lock = count(), prune_sweep.check_lock
+
+    def lose_lock(*args: Any) -> None:
+        if next(looks) == 2:
+            raise ObjectsUnavailable("the store is gone")
+        check_lock(*args)
+
+    monkeypatch.setattr(prune_sweep, "check_lock", lose_lock)
+    with pytest.raises(ObjectsUnavailable):
+        prune(url, NAMED, engines)
+    gone = {*NAMED, *STRAY} - stored_keys(folder)
+    told = read_report(open_objects(url))
+    assert 0 < len(gone) < len(STRAY)
+    assert (told.state, told.outcomes["deleted"].objects, told.due) == ("failed", len(gone), marked.waiting)
+    assert told.error.endswith("the store is gone")
+
+
 def test_wrong_options_are_refused(url: str, engines: Engines) -> None:
     for wrong in (
         {"grace": timedelta(-1)},
@@ -426,7 +463,7 @@ def test_the_report_adds_up(folder: Path, url: str, engines: Engines, many_bucke
     assert sum((row.unnamed for row in found.by_age), ObjectCount()) == unnamed
     assert sum((row.unnamed for row in found.by_prefix), ObjectCount()) == unnamed
     assert sum((row.listed for row in found.by_prefix), ObjectCount()) == found.listed
-    assert {row.prefix for row in found.by_prefix} == {"tenants/0/", "a/b/", ""}
+    assert {row.prefix for row in found.by_prefix} == {"tenants/0/", "a/b/", "./"}
     assert [(row.days_from, row.unnamed.objects) for row in found.by_age if row.unnamed.objects] == [
         (1, 1),
         (30, len(STRAY)),
