@@ -33,6 +33,8 @@ from refstore_gc.untyped_arrow import pa, pc, pq
 from refstore_prune.sources.base import BATCH_NAMES, NameBatch, NameSource, SourceFacts, SourceOptions
 
 READ_BYTES: Final = 1 << 20
+CLOCK_MS_MAX: Final = 300_000
+"""How far the clock may be ahead of this one by which a file has its time."""
 LINE_BYTES_MAX: Final = 1 << 16
 """A longer line is refused: no list of names has one."""
 
@@ -104,7 +106,12 @@ class NameList(NameSource):
                     for batch in _read_file(file, each.url, self._column):
                         self._read["names"] += len(batch)
                         yield batch
-                    self._as_of_ms = min(self._as_of_ms, written_ms)
+                    if written_ms > SystemClock().now_ms() + CLOCK_MS_MAX:
+                        raise Invalid(
+                            f"{each.url} was written in the future ({format_utc(written_ms)}), so it may be of any "
+                            "time; set the clocks right, and write it again"
+                        )
+                    self._as_of_ms = max(1, min(self._as_of_ms, written_ms))  # 0 would say: now
         _check_some(self.text, self._read["names"])
 
     def facts(self) -> SourceFacts:
