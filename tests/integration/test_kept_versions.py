@@ -17,6 +17,7 @@ from refstore.lake import open_lake_at
 from refstore.monitoring import figures
 from refstore.objects import open_objects
 from refstore.objects.base import DeleteResult, SkippedKeys, VersioningStatus
+from refstore.objects.object_look import ObjectLook, look_at
 from refstore_gc import deleted_repositories, gc_run
 from refstore_gc.gc_run import GcOptions
 from refstore_gc.run_summary import KEPT_AS_VERSION_OUTCOME, ObjectCount
@@ -327,3 +328,23 @@ def test_what_ends_backups_and_repositories_counts_what_the_bucket_keeps(
         assert set(cleared.sweep.outcomes) == ({"deleted"} if option else {KEPT_AS_VERSION_OUTCOME})
         # Its own files (journal, reports, claim) go with their versions, too.
         assert bool(bucket.versions("/sales.")) == (not option)
+
+
+def test_a_version_that_is_written_after_the_look_stays(bucket: KeepingBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion of all versions of a key has no way back."""
+    store = open_objects(bucket.url(DELETE))
+    for key in ("a", "b"):
+        store.put(key, b"old")
+    listed = next(store.list_pages(skipped=SkippedKeys()))
+
+    def look_and_write(*args: Any) -> ObjectLook:
+        look = look_at(*args)
+        store.put("b", b"new")
+        return look
+
+    monkeypatch.setattr("refstore.objects.s3.look_at", look_and_write)
+    deletion = store.delete_unchanged(listed)
+    assert (deletion.deleted_keys, deletion.changed_keys) == (("a",), ("b",))
+    assert store.read("b") == b"new"
+    assert not bucket.versions("/a")
+    store.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from refstore.core.clock import Clock
@@ -54,11 +55,9 @@ class BulkRequests:
         self._rng = rng
 
     def delete(self, keys: Sequence[str], etags: Mapping[str, str] | None = None) -> DeleteResult:
-        """`etags`: of the keys that are deleted only while they have these, if the server knows such a condition.
-        Versions are deleted without.
-        """
+        """`etags`: of the keys that are deleted only while they have these, if the server knows such a condition."""
         if self._versions.needs_version_deletion:
-            return self._delete_with_versions(keys)
+            return self._delete_with_versions(keys, etags or {})
         hidden: set[str] = set()
         are_kept = self._versions.are_kept()
 
@@ -70,20 +69,22 @@ class BulkRequests:
         kept = tuple((key, reason) for key in done if are_kept or key in hidden)
         return DeleteResult(done, missing, failed, kept, changed)
 
-    def _delete_with_versions(self, keys: Sequence[str]) -> DeleteResult:
+    def _delete_with_versions(self, keys: Sequence[str], etags: Mapping[str, str]) -> DeleteResult:
         """Delete keys with all their versions. An own file of which a version is locked is hidden by a delete marker:
         what it says (that a run is on, that writes were lost) must not stand any longer.
         """
-        done, missing, failed, _ = self._run_batches(keys, _SINGLE_KEYS, self._versions.delete_once)
+        once = partial(self._versions.delete_once, etags=etags)
+        done, missing, failed, changed = self._run_batches(keys, _SINGLE_KEYS, once)
         locked = {key: reason for key, reason in failed if key.startswith(OWN_FILES)}
         if not locked:
-            return DeleteResult(done, missing, failed)
+            return DeleteResult(done, missing, failed, changed_keys=changed)
         hidden = self._run_batches([*locked], DELETE_KEYS_MAX, self._delete_once).done_keys
         return DeleteResult(
             (*done, *hidden),
             missing,
             tuple((key, reason) for key, reason in failed if key not in hidden),
             tuple((key, locked[key]) for key in hidden),
+            changed,
         )
 
     def tag(self, keys: Sequence[str], tags: Mapping[str, str]) -> BulkOutcome:

@@ -9,7 +9,7 @@ The newest version of a key goes last, and only if all others are gone. Otherwis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,6 +30,7 @@ ASK_SECONDS: Final = 300.0
 VERSIONS_MAX: Final = 1000
 """S3's limit for one bulk delete, and for one page of versions."""
 _RIGHTS: Final = "s3:ListBucketVersions and s3:DeleteObjectVersion"
+_NO_ETAGS: Final[Mapping[str, str]] = {}
 _UNKNOWN_TO_SERVER: Final = ("NotImplemented", "MethodNotAllowed")
 _GONE: Final = errors.MISSING | {"NoSuchVersion"}
 _LOCKED: Final = frozenset({"AccessDenied", "ObjectLocked", "InvalidRequest", "MethodNotAllowed"})
@@ -42,6 +43,7 @@ class _ObjectVersion(NamedTuple):
     version_id: str
     is_latest: bool
     is_marker: bool
+    etag: str
 
 
 class BucketVersions:
@@ -108,8 +110,10 @@ class BucketVersions:
         """Return whether the key has a version with content. Raises ObjectsUnavailable."""
         return any(not version.is_marker for version in self._versions_of(self._bucket.full_key(key)))
 
-    def delete_once(self, keys: Sequence[str]) -> dict[str, KeyRefusal]:
-        """Delete all versions and delete markers of the keys. One attempt (`BulkAttempt`)."""
+    def delete_once(self, keys: Sequence[str], etags: Mapping[str, str] = _NO_ETAGS) -> dict[str, KeyRefusal]:
+        """Delete all versions and delete markers of the keys. One attempt (`BulkAttempt`). `etags`: of the keys that
+        stay if their newest version has another one. What is written after this look is a version that stays.
+        """
         refused: dict[str, KeyRefusal] = {}
         older: list[_ObjectVersion] = []
         latest: list[_ObjectVersion] = []
@@ -119,6 +123,10 @@ class BucketVersions:
                 versions = list(self._versions_of(full))
             except RefstoreError as error:
                 refused[key] = refusal_of(error)
+                continue
+            newest = [each.etag for each in versions if each.is_latest and each.etag]
+            if etags.get(key) and newest not in ([], [etags[key]]):
+                refused[key] = KeyRefusal("its newest version has another ETag", is_retryable=False, is_changed=True)
                 continue
             older += [each for each in versions if not each.is_latest]
             latest += [each for each in versions if each.is_latest]
@@ -144,7 +152,8 @@ class BucketVersions:
             for kind, is_marker in ((page.get("Versions", ()), False), (page.get("DeleteMarkers", ()), True)):
                 for each in kind:
                     if each.get("Key") == full and (version := each.get("VersionId")):
-                        yield _ObjectVersion(full, version, bool(each.get("IsLatest")), is_marker)
+                        etag = str(each.get("ETag", "")).strip('"')
+                        yield _ObjectVersion(full, version, bool(each.get("IsLatest")), is_marker, etag)
             key_marker, version_marker = page.get("NextKeyMarker", ""), page.get("NextVersionIdMarker", "")
             if not page.get("IsTruncated") or key_marker != full or not version_marker:
                 return
