@@ -99,7 +99,7 @@ def sweep_unit(
     yield from _count_outcomes(unit, table, outcomes, whys)
 
 
-def read_outcomes(files: ObjectStore, units: Sequence[MarkUnit]) -> Iterator[UnitOutcome]:
+def read_outcomes(files: ObjectStore, units: Sequence[PruneUnit]) -> Iterator[UnitOutcome]:
     """Yield what the tasks of a sweep that broke off had written down."""
     due = [unit for unit in units if unit.is_due]
     infos = files.head_many([outcome_key(unit.file) for unit in due])
