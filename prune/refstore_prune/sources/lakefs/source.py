@@ -34,7 +34,7 @@ LINK_HOURS: Final = 24
 """How long lakeFS lets an address be linked after it was given out."""
 TASK_NAMES: Final = 1_000_000
 """About how many names a task reads."""
-TASK_RANGES: Final = 64
+TASK_RANGES: Final = 256
 _KNOWN_AS: Final = "known_as"
 _LINK_HOURS: Final = "longest_link_hours"
 _RETENTION: Final = f"{FOLDER}retention/gc/"
