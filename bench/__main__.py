@@ -71,6 +71,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "offline-again": _offline("offline_again"),
     "offline-sweep": _offline("offline_sweep"),
     "why": _offline("why"),
+    "prune-scale": _offline("prune_scale"),
     "purge": _offline("purge"),
     "locations": _offline("locations"),
     "large": large.run,
