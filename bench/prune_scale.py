@@ -298,10 +298,18 @@ BARE: Final = "prune-bare"
 NAMED: Final = [f"named/{number}" for number in range(100)]
 
 
+FOLDERS: Final = 1000
+
+
+def unnamed_keys(count: int) -> list[str]:
+    """Return keys in some folders, because each folder takes room on rclone's disk."""
+    return [f"data/{number % FOLDERS:03d}/{address_of(number)[-20:]}" for number in range(count)]
+
+
 def keys_to_sweep(count: int) -> list[str]:
     """Return the keys of what a prune sweeps, of what it keeps, and of what is deleted without it."""
-    addresses = [address_of(number) for number in range(count)]
-    return [*(f"{SWEPT}/{each}" for each in [*addresses, *NAMED]), *(f"{BARE}/{each}" for each in addresses)]
+    unnamed = unnamed_keys(count)
+    return [*(f"{SWEPT}/{each}" for each in [*unnamed, *NAMED]), *(f"{BARE}/{each}" for each in unnamed)]
 
 
 def measure_sweep(count: int, server: S3Server, folder: Path, engine: Sequence[str]) -> dict[str, Any]:
@@ -320,7 +328,7 @@ def measure_sweep(count: int, server: S3Server, folder: Path, engine: Sequence[s
     assert swept.report["outcomes"]["deleted"]["objects"] == count, swept.report["outcomes"]
     seconds = swept.report["seconds"]["deleting what is due"]
     _say("deleting as many by bare bulk deletes")
-    bare_seconds = delete_bare(server, sorted(f"{BARE}/{address_of(number)}" for number in range(count)))
+    bare_seconds = delete_bare(server, sorted(f"{BARE}/{each}" for each in unnamed_keys(count)))
     return {
         "objects": count,
         "engine": swept.report["engine"],
