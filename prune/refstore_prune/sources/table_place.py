@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import pyarrow as pa
-
+from refstore.core.arrow_arrays import make_array
 from refstore.core.batches import split_batches
 from refstore.objects.store_urls import parse_store_url
+from refstore_gc.untyped_arrow import pa
 from refstore_prune.sources.base import BATCH_NAMES, NameBatch
 
 NOWHERE: Final = "/"
@@ -18,7 +18,7 @@ NOWHERE: Final = "/"
 
 def batch_names(names: Iterable[str]) -> Iterator[NameBatch]:
     for batch in split_batches(names, BATCH_NAMES):
-        yield pa.array(batch, pa.string())
+        yield make_array(batch, pa.string())
 
 
 def place_of(url: str) -> str:

@@ -18,10 +18,12 @@ from tests.prune.tables.table_runs import names_of
 from tests.servers.s3_servers import S3Server, environment
 
 
-def prune_all(url: str, names: str, properties: dict[str, str] | None = None) -> set[str]:
-    """Plant an orphan, mark and sweep, and return which keys went. What was just written is old enough."""
+def prune_all(url: str, names: str, properties: dict[str, str] | None = None, *, table: str = "") -> set[str]:
+    """Plant an orphan in a table's folder, mark and sweep, and return which keys went. What was just written is old
+    enough.
+    """
     store = open_objects(url)
-    store.put("data/left-over.parquet", b"x")
+    store.put(f"{table}data/left-over.parquet", b"x")
     before = {each.key for each in store.list()}
     for _ in range(2):
         refstore_prune.prune(
@@ -53,7 +55,10 @@ def test_an_iceberg_table(moto_s3_server: S3Server, tmp_path: Path) -> None:
     table.delete("id < 2")
     ids = [each.snapshot_id for each in table.snapshots()]
     before = [read_rows(table, each) for each in ids]
-    assert prune_all(url, "iceberg:shop.sales.orders", properties) == {"data/left-over.parquet"}
+    folder = table.location().removeprefix(f"{properties['warehouse']}/") + "/"
+    open_objects(url).put("beside/the-table.parquet", b"x")
+    gone = prune_all(url, "iceberg:shop.sales.orders", properties, table=folder)
+    assert gone == {f"{folder}data/left-over.parquet"}
     assert [read_rows(table, each) for each in ids] == before
     reading = {name: value for name, value in properties.items() if name.startswith("s3.")}
     assert names_of(f"iceberg:{table.location()}", reading) == names_of("iceberg:shop.sales.orders", properties)
