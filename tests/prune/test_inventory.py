@@ -206,6 +206,18 @@ def test_a_file_that_is_not_as_it_was_written(
         read(tmp_path, engines, writer)
 
 
+def test_a_file_that_is_another_one(
+    tmp_path: Path, copied: ObjectStore, make: Callable[[str], InventoryWriter], engines: Engines
+) -> None:
+    writer, other = make("Parquet"), make("Parquet")
+    keys = [each.add_file(make_rows(objects_of([name]))) for each, name in ((writer, "a"), (other, "b"))]
+    bodies = [copied.read(key) for key in keys]
+    assert len(bodies[0]) == len(bodies[1])
+    copied.put(keys[0], bodies[1])
+    with pytest.raises(Corrupt, match="checksum"):
+        read(tmp_path, engines, writer)
+
+
 def test_a_checksum_of_another_manifest(
     tmp_path: Path, make: Callable[[str], InventoryWriter], engines: Engines
 ) -> None:
