@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -47,11 +47,17 @@ def read_part(names: list[str]) -> Iterator[Any]:
     yield pa.array(names, pa.string())
 
 
-def prune(url: str, names: Iterable[str] | NameSource, engines: Engines, **options: Any) -> PruneReport:
-    """Make a run. Without a grace period, unless the options say so."""
-    source = names if isinstance(names, NameSource) else GivenNames(names)
+def prune(
+    url: str,
+    names: Iterable[str] | NameSource,
+    engines: Engines,
+    more: Sequence[Iterable[str] | NameSource] = (),
+    **options: Any,
+) -> PruneReport:
+    """Make a run. Without a grace period, unless the options say so. `more`: the names of further sources."""
+    sources = [each if isinstance(each, NameSource) else GivenNames(each) for each in (names, *more)]
     with_defaults: dict[str, Any] = {"grace": timedelta(0), **options}
-    return run_prune(url, [source], PruneOptions(**with_defaults), engines, ignore_progress)
+    return run_prune(url, sources, PruneOptions(**with_defaults), engines, ignore_progress)
 
 
 def count_of(report: PruneReport, verdict: str) -> int:
