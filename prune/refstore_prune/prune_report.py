@@ -27,7 +27,7 @@ class AgeRow(msgspec.Struct, frozen=True):
 
 class PrefixRow(msgspec.Struct, frozen=True):
     prefix: str
-    """'' in the last row: all other prefixes."""
+    """'./' has the keys without a folder, and '', in the last row, all other prefixes."""
     listed: ObjectCount
     unnamed: ObjectCount
 

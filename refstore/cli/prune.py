@@ -253,7 +253,8 @@ def compare(
         str, typer.Option(metavar="URL", help="The repository's namespace. Default: the one in which REPORT lies.")
     ] = "",
     write: Annotated[
-        str | None, typer.Option(metavar="URL", help="Also write the mark there, in the form of such a report.")
+        str | None,
+        typer.Option("--write-to", metavar="URL", help="Also write the mark there, in the form of such a report."),
     ] = None,
     state: State = None,
 ) -> None:

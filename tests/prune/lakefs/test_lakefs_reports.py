@@ -106,7 +106,7 @@ def test_the_command_compares_and_writes_the_mark(
     refstore: Command, sales: Repository, store_url: str, marked: dict[str, str], tmp_path: Path
 ) -> None:
     report = f"{store_url}/sales/{write_report(sales, [marked['overwritten']], SGC)}"
-    found = refstore.json("prune", "compare", store_url, report, "--write", tmp_path.as_uri() + "/ours")
+    found = refstore.json("prune", "compare", store_url, report, "--write-to", tmp_path.as_uri() + "/ours")
     assert (found["both"], found["only_ours"], found["only_theirs"]) == (1, 2, 0)
     again = refstore.json(
         "prune", "compare", store_url, tmp_path.as_uri() + "/ours", "--namespace", f"{store_url}/sales"
