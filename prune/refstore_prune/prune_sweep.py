@@ -13,7 +13,7 @@ and its deletion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -88,7 +88,7 @@ def sweep_unit(
         outcomes, whys = (to_numpy(before[name]).copy() for name in ("outcome", "why"))
     failed = np.flatnonzero(outcomes == FAILED_OUTCOME)
     batches = [failed[at : at + BULK_KEYS] for at in range(0, len(failed), BULK_KEYS)]
-    deletion = _UnitDeletion(store, table, reading)
+    deletion = _UnitDeletion(store, table, reading, lambda: check_lock(files, generation, layout.run_id))
     with Workers(min(_THREADS, request_threads(layout))) as workers:
         for places, batch_outcomes in zip(batches, workers.map_ahead(deletion.delete_batch, batches), strict=True):
             outcomes[places], whys[places] = zip(*batch_outcomes, strict=True)
@@ -130,8 +130,11 @@ class _NameReading:
 class _UnitDeletion:
     """Deletes batches of a unit, several at once, until the store fails for a whole batch."""
 
-    def __init__(self, store: ObjectStore, table: Any, reading: _NameReading) -> None:
+    def __init__(
+        self, store: ObjectStore, table: Any, reading: _NameReading, check_lock_of_run: Callable[[], None]
+    ) -> None:
         self._store = store
+        self._check_lock = check_lock_of_run
         self._table = table
         self._reading = reading
         self._failure = ""
@@ -145,8 +148,9 @@ class _UnitDeletion:
         if self._failure:
             return [(FAILED_OUTCOME, self._failure)] * len(places)
         try:
+            self._check_lock()
             deletion = self._store.delete_unchanged(page)
-        except RefstoreError as error:  # perhaps for lack of a right; trying the unit's other batches would take long
+        except RefstoreError as error:  # another run took over, or a right is missing; the unit's other batches stay
             self._failure = str(error)
             return [(FAILED_OUTCOME, self._failure)] * len(places)
         found: dict[str, tuple[str, str]] = dict.fromkeys(deletion.deleted_keys, (DELETED_OUTCOME, ""))

@@ -281,7 +281,7 @@ def last_mark(files: ObjectStore, store_url: str) -> LastMark | None:
     manifest: PruneManifest | None = None
     for run in _read_folders(files):
         if UNMARKED_FILE in run.names:
-            unmarked = read_json(files, _run_key(run.run_id, UNMARKED_FILE), UnmarkRecord, _ADVICE)
+            unmarked = _read_unmarked(files, run)
             if unmarked.is_whole:
                 break
             unmarked_ms.add(unmarked.marked_ms)
@@ -310,6 +310,10 @@ def _read_standing(files: ObjectStore, run: _RunFolder) -> PruneManifest | None:
     if REPORT_FILE in run.names and read_report(files, run.run_id).state in _HAD_A_MARK:
         raise Corrupt(f"{_run_key(run.run_id, MARK_FILE)} is gone from {files.url}, although its mark stood; {_ADVICE}")
     return None
+
+
+def _read_unmarked(files: ObjectStore, run: _RunFolder) -> UnmarkRecord:
+    return read_json(files, _run_key(run.run_id, UNMARKED_FILE), UnmarkRecord, _ADVICE)
 
 
 def _read_manifest(files: ObjectStore, run_id: str) -> PruneManifest:
@@ -361,6 +365,8 @@ def unmark(files: ObjectStore, run_id: str, *, take_over: bool = False) -> Prune
         if not runs or not (is_all or MARK_FILE in runs[0].names):
             raise NotFound(f"{files.url} has no mark of {run_id}; `refstore prune status` names the runs")
         for run in runs:
+            if UNMARKED_FILE in run.names and not is_all and _read_unmarked(files, run).is_whole:
+                continue  # `all` was said, which takes back more
             marked_ms = 0 if is_all else _read_manifest(files, run.run_id).stood_ms
             write_json(files, _run_key(run.run_id, UNMARKED_FILE), UnmarkRecord(marked_ms, is_all))
         lock.check()  # a run that took over meanwhile may have read the mark before

@@ -307,6 +307,8 @@ def test_unmarking_a_run_takes_back_what_it_was_the_first_to_mark(in_folder: Loc
     assert (found.manifest.run_id, found.unmarked_ms) == (run_id(2), {BEGAN_MS + 1})
     assert unmark(in_folder, "all").run_id == run_id(2)
     assert last_mark(in_folder, in_folder.url) is None
+    unmark(in_folder, run_id(2))
+    assert last_mark(in_folder, in_folder.url) is None  # what was taken back whole does not come back
     marked(in_folder, 3)
     found = last_mark(in_folder, in_folder.url)
     assert found is not None

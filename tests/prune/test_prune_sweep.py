@@ -16,6 +16,7 @@ from refstore.conformance.objects_suite import fill
 from refstore.core.clock import SystemClock
 from refstore.errors import Conflict, Corrupt
 from refstore.objects import ObjectStore, open_objects
+from refstore.objects.base import DeleteResult, ObjectPage
 from refstore.objects.local import LocalObjects
 from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_gc.run_layout import read_table
@@ -258,6 +259,24 @@ def test_a_run_that_wakes_up_after_a_take_over_deletes_nothing(in_folder: LocalO
         sweep_units(LocalEngine(), due.layout, due.manifest.units, SystemClock().now_ms(), old.generation)
     assert len(due.keys()) == 31
     assert due.outcomes() == {}
+
+
+def test_a_run_that_is_taken_over_ends_the_batch_under_way(in_folder: LocalObjects, monkeypatch: pytest.MonkeyPatch):
+    due = Due(in_folder, 2500)
+    delete = LocalObjects.delete_unchanged
+
+    def delete_then_lose_the_lock(store: LocalObjects, objects: ObjectPage) -> DeleteResult:
+        deletion = delete(store, objects)
+        with open_run(in_folder, run_id(2), take_over=True):
+            return deletion
+
+    monkeypatch.setattr(LocalObjects, "delete_unchanged", delete_then_lose_the_lock)
+    with open_run(in_folder, run_id(1)) as lock:
+        (unit,) = due.manifest.units
+        outcomes = list(sweep_unit(due.layout, SystemClock().now_ms(), lock.generation, unit))
+    assert objects_of(outcomes) == {"deleted": 1000, "failed": 1500}
+    assert "taken over" in str([each.examples for each in outcomes])
+    assert len(due.keys()) == 1501
 
 
 def test_a_run_that_is_taken_over_ends_at_most_its_unit(proxy: S3FaultProxy, remote: ObjectStore):

@@ -130,7 +130,7 @@ class Repository:
 
     def set_rules(self, default_days: int, **days: int) -> None:
         branches = [{"branch_id": name, "retention_days": each} for name, each in days.items()]
-        self.rules = {"default_retention_days": default_days, "branches": branches}
+        self.rules = {"default_retention_days": default_days, "branches": branches or None}  # null, as Go writes it
 
     # ---- what is true
 

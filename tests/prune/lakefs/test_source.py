@@ -233,6 +233,13 @@ def test_other_repositories_in_the_store_are_told(lakefs: Lakefs, source: NameSo
     assert alone.metadata_elsewhere() == []
 
 
+def test_two_repositories_of_one_namespace_are_refused(lakefs: Lakefs, source: NameSource, store_url: str) -> None:
+    """lakeFS makes such a pair by restoring the refs of one into another."""
+    lakefs.repositories["copy"] = Repository("copy", open_objects(store_url), "local://sales", "sales/")
+    with pytest.raises(Invalid, match="'sales' and 'copy' have one namespace"):
+        source.check(store_url)
+
+
 @pytest.mark.parametrize(
     ("namespace", "store", "properties", "error"),
     [

@@ -49,7 +49,7 @@ class LakefsRules(msgspec.Struct, frozen=True):
     """lakeFS's own rules, as far as anything is decided by them here: whether there are any."""
 
     default_retention_days: int
-    branches: list[msgspec.Raw]
+    branches: list[msgspec.Raw] | None = None
 
 
 class UncommittedPage(msgspec.Struct, frozen=True):

@@ -140,6 +140,11 @@ class LakefsSource(NameSource):
             except Invalid:  # a place of another form than ours is not in this store
                 continue
             below = self._place.store.find_below(other)
+            if below == self._place.prefix:
+                raise Invalid(
+                    f"repositories {self._repository!r} and {record.id!r} have one namespace, "
+                    f"{record.storage_namespace}: what only the other one names would go; give one of them up first"
+                )
             if below is not None:
                 self._others.append(MetadataPlace(_KIND, below.rstrip("/")))
             elif other.find_below(self._place.store) is not None:
