@@ -184,6 +184,7 @@ def test_every_command(working_folder: WorkingFolder) -> None:
         ("purge", "run", "sales", "--ids", f"{data}/ids.csv", "--yes"),
         ("purge", "verify", "sales", "--ids", f"{data}/ids.csv"),
         ("why", "sales", "main/ids/ids.csv"),
+        ("prune", "run", data, "--names", "exec:echo 001", "--dry-run"),
         ("keys", "list"),
         ("kv", "verify"),
         ("audit", "verify"),

@@ -144,7 +144,7 @@ class Repository:
     def active_commits(self) -> set[str]:
         """Return the commits that the rules keep, as lakeFS decides: a commit is kept while it was a branch's head."""
         rules = self.rules or {"default_retention_days": 0, "branches": []}
-        days = {rule["branch_id"]: rule["retention_days"] for rule in rules["branches"]}
+        days = {rule["branch_id"]: rule["retention_days"] for rule in rules["branches"] or ()}
         heads = {branch.head: name for name, branch in self.branches.items()}
         first_parents = {commit.parents[0] for commit in self.commits.values() if commit.parents}
         active, seen = set[str](), dict[str, int]()
