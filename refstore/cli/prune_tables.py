@@ -114,6 +114,10 @@ def _days(first: int, last: int | None) -> str:
 
 def _advice(report: PruneReport) -> str:
     due = format_when(report.next_due_ms or None)
+    if report.failed_checks:
+        failed = "\n".join(f"  {each}" for each in report.failed_checks)
+        stops = "Without --dry-run a run stops here, unless --consent has the word in brackets:"
+        return f"Nothing was changed. {stops}\n{failed}"
     if report.state == "simulated":
         return (
             "Nothing was changed. Without --dry-run a run marks what is unnamed, and deletes what is due of earlier "

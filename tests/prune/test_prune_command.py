@@ -29,6 +29,15 @@ def names(tmp_path: Path) -> Path:
     return write_list(tmp_path / "names.txt", NAMED)
 
 
+def test_a_dry_run_tells_people_what_would_stop_the_run(refstore: Command, store: Path, tmp_path: Path) -> None:
+    wrong = write_list(tmp_path / "wrong.txt", {f"lake/{key}" for key in NAMED})
+    told = refstore("prune", "run", store, "--names", f"list:{wrong}", "--dry-run")
+    assert told.code == 0
+    assert "Without --dry-run a run stops here" in told.err
+    assert "(few-found)" in told.err
+    assert refstore("prune", "run", store, "--names", f"list:{wrong}").code == 4
+
+
 def test_the_first_quarter_of_an_hour(refstore: Command, store: Path, names: Path) -> None:
     run = ("prune", "run", store, "--names", f"list:{names}")
     seen = refstore.json(*run, "--dry-run")
