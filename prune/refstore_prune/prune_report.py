@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -14,6 +14,15 @@ RunState = Literal["simulated", "running", "marked", "done", "incomplete", "fail
 
 Verdict = Literal["named", "young", "protected", "never taken", "own", "unnamed"]
 """What a run decided about a listed object. `own`: refstore's own files, which are left alone."""
+VERDICT_WORDS: Final[dict[Verdict, str]] = {
+    "named": "named",
+    "young": "too young to say",
+    "protected": "protected",
+    "never taken": "never taken",
+    "own": "refstore's own",
+    "unnamed": "unnamed",
+}
+"""What people read for each verdict, in this order."""
 
 
 class AgeRow(msgspec.Struct, frozen=True):
@@ -23,6 +32,10 @@ class AgeRow(msgspec.Struct, frozen=True):
     days_to: int | None
     """None: and older."""
     unnamed: ObjectCount
+
+    @property
+    def words(self) -> str:
+        return f"{self.days_from} days and more" if self.days_to is None else f"{self.days_from} to {self.days_to} days"
 
 
 class PrefixRow(msgspec.Struct, frozen=True):
@@ -92,3 +105,23 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float] = {}
     error: str = ""
     """What ended a run that failed."""
+
+    @property
+    def deleted(self) -> ObjectCount:
+        """What the run deleted; the bytes are those that became free."""
+        objects = sum(count.objects for outcome, count in self.outcomes.items() if outcome.startswith("deleted"))
+        return ObjectCount(objects, self.outcomes.get("deleted", ObjectCount()).bytes)
+
+    def describe_names(self) -> dict[str, str]:
+        """Return what was read of each source, and how the names and the listing met."""
+        names = self.names
+        rows: dict[str, str] = {}
+        for number, source in enumerate(self.sources, 1):
+            read = ", ".join(f"{what.replace('_', ' ')} {count:,}" for what, count in source.read.items() if count)
+            rows["source" if number == 1 else f"source {number}"] = f"{source.source}: {read}"
+        rows["names"] = f"{names.names:,} in the store, {names.outside:,} outside; they keep {names.found:,} objects"
+        if names.found_by_other_spelling:
+            rows["by other spelling"] = f"{names.found_by_other_spelling:,} of these objects"
+        if names.examples_not_found:
+            rows["named, not listed"] = ", ".join(names.examples_not_found[:3])
+        return rows

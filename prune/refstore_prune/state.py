@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from refstore.core import deadline
 from refstore.core.clock import SystemClock
 from refstore.core.ids import RandomIds, id_time_ms
 from refstore.errors import (
@@ -243,6 +244,7 @@ def _read_folders(files: ObjectStore) -> list[_RunFolder]:
     """Return the folders of the runs, the last run's first."""
     found: dict[str, set[str]] = {}
     for info in files.list(PRUNE_ROOT, before=LOCKS):
+        deadline.check()
         run_id, _, name = info.key.removeprefix(PRUNE_ROOT).partition("/")
         if id_time_ms(run_id) is not None:
             found.setdefault(run_id, set()).add(name.partition("/")[0])
@@ -251,7 +253,7 @@ def _read_folders(files: ObjectStore) -> list[_RunFolder]:
 
 def read_runs(files: ObjectStore) -> list[PruneReport]:
     """Return the report of each run that is kept, the oldest first. One that is on, or ended without a report, or has a
-    damaged one, has a report that says so.
+    damaged one, has a report that says so. It keeps the deadline of a page that shows them.
     """
     lock = read_lock(files)
     on = lock.run_id if lock is not None and not lock.is_done else ""
@@ -263,6 +265,7 @@ def _report_of(files: ObjectStore, folder: _RunFolder, *, is_on: bool) -> PruneR
         ("running", "") if is_on else ("failed", "it ended without a report: it was killed, or lost its store")
     )
     if REPORT_FILE in folder.names and not is_on:
+        deadline.check()
         try:
             return read_report(files, folder.run_id)
         except Corrupt as damage:

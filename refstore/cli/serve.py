@@ -75,6 +75,14 @@ def serve(
     s3_create_buckets: Annotated[
         bool, typer.Option("--s3-create-buckets", help="Let operators' S3 clients make and delete buckets.")
     ] = False,
+    prune_state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Show operators the runs of `refstore prune` of which the files are here: the store, or its --state. "
+            "May be given several times.",
+        ),
+    ] = None,
     reaper: Annotated[bool, typer.Option("--reaper/--no-reaper", help="Run a reaper here as well.")] = True,
 ) -> None:
     """Serve the HTTP API, and run a reaper, until SIGTERM. Clients of lakeFS work with it.
@@ -96,6 +104,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise MissingExtra("api", "refstore serve") from error
     own = {"host": host, "port": port, "workers": workers, "tls_certificate": _pair_of(tls_certificate, tls_key)}
+    own["prune_states"] = tuple(prune_state or ()) or None
     of_s3 = {"s3.port": s3_port, "s3.create_buckets": s3_create_buckets or None}
     override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, **of_s3})
     settings = settings_of(ctx, service=True)

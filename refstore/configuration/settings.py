@@ -151,6 +151,10 @@ class ApiSettings:
     lake's own objects; if those are on S3, in any bucket that the service's credentials can access. For credentials
     that also reach buckets of others.
     """
+    prune_states: tuple[str, ...] = _option(())
+    """URLs of stores with the files of runs of `refstore prune`, which the pages show to operators. For stores that are
+    pruned.
+    """
 
     def __post_init__(self) -> None:
         _check_bounds("api", self)

@@ -7,7 +7,7 @@ import re
 
 import httpx
 
-from refstore.configuration.settings import Settings
+from refstore.configuration.settings import ApiSettings, Settings
 from refstore.lake import Lake
 from refstore.service import access_keys
 from refstore.service.access_keys import Role
@@ -16,11 +16,13 @@ from refstore_api import create_app
 SECRET = "a-secret-that-only-these-tests-know"
 
 
-def pages_of(lake: Lake, *paths: str, role: Role = Role.OPERATOR) -> list[str]:
-    """Return the text of these pages, for one who has signed in; `paths` are below `/ui`."""
+def pages_of(
+    lake: Lake, *paths: str, role: Role = Role.OPERATOR, api: ApiSettings | None = None, status: int = 200
+) -> list[str]:
+    """Return the text of these pages, for one who has signed in; `paths` are below `/ui`. `status`: of all answers."""
     if access_keys.find_key(lake.kv, role.name) is None:
         access_keys.create_key(lake, role, id=role.name, secret=SECRET)
-    settings = Settings(data=None, kv="memory://", objects=lake.objects_url)
+    settings = Settings(data=None, kv="memory://", objects=lake.objects_url, api=api or ApiSettings())
     app = create_app(settings, lake=lake)
 
     async def visit() -> list[httpx.Response]:
@@ -37,5 +39,5 @@ def pages_of(lake: Lake, *paths: str, role: Role = Role.OPERATOR) -> list[str]:
         answers = asyncio.run(visit())
     finally:
         app.state.service.close()
-    assert [answer.status_code for answer in answers] == [200] * len(paths)
+    assert [answer.status_code for answer in answers] == [status] * len(paths)
     return [re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text)) for answer in answers]

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+import refstore_prune
 from refstore.configuration.settings import ReaperSettings, embedded_urls
 from refstore.core.ids import branch_name
 from refstore.gc_marks import Marks, new_mark_id
@@ -35,6 +36,7 @@ from refstore.service.access_keys import Role
 from refstore_reaper.daemon import Reaper
 from tests.api.conftest import serving
 from tests.durations import AT_ONCE, COLLECTOR
+from tests.prune.folders import make_store, write_list
 from tests.purge.tracking import PARTITION, PREFIX, event, onboard, parquet
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class Site:
     """Of the repository `sales`: a mark that needs confirmation."""
     purge: str = ""
     """The run of the repository `events`; what it replaced can be restored."""
+    prune: str = ""
+    """A run over a store that is not the lake's."""
 
     def environment(self) -> dict[str, str]:
         kv, objects = embedded_urls(self.folder / "lake")
@@ -142,7 +146,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with Reaper(lake, ReaperSettings()) as reaper:
             reaper.run_once(lambda: False)  # references of what was committed keep it from being marked
         made.mark, made.purge = _run_jobs(made)
-        with serving(folder / "serve", kv, objects) as running:
+        pruned = make_store(folder / "pruned", ["a/1", "a/2", f"b/{HOSTILE.replace('/', '')}"])
+        names = f"list:{write_list(folder / 'names.txt', ['a/1', 'a/2'])}"
+        made.prune = refstore_prune.prune(pruned, names).run_id
+        with serving(folder / "serve", kv, objects, "--prune-state", str(pruned)) as running:
             made.url = running.url
             yield made
 

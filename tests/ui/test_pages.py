@@ -19,6 +19,8 @@ FOR_OPERATORS = (
     "/keys/UI-READER/revoke",
     "/audit",
     "/audit?action=rules.",
+    "/prunes",
+    "/prunes/1/{prune}",
     "/repositories/sales/marks/{mark}/unmark",
     "/repositories/sales/marks/{mark}/confirm",
     "/repositories/sales/marks/{commit}/unmark",
@@ -61,6 +63,7 @@ def places(site: Site) -> dict[str, str]:
     return {
         "mark": site.mark,
         "purge": site.purge,
+        "prune": site.prune,
         "commit": str(list(repo.log("main"))[2].id),
         "address": repo.stat("main", "2026/part-1.csv").address,
     }
@@ -185,7 +188,7 @@ def test_a_key_for_one_repository_sees_no_other(visit: Callable[..., Visitor]) -
     visitor = visit(RESTRICTED)
     assert visitor.page.get_by_role("link", name="sales").count() == 1
     assert visitor.page.get_by_role("link", name="events").count() == 0
-    for path in ("/repositories/events", "/keys", "/audit", "/repositories/events/trash"):
+    for path in ("/repositories/events", "/keys", "/audit", "/prunes", "/repositories/events/trash"):
         assert visitor.go(path) == 403, path
     assert visitor.go("/repositories/sales/rules/edit") == 200
     visitor.go("/reapers")

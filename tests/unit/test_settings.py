@@ -557,7 +557,8 @@ class TestTheSettingsAreFew:
 
     @pytest.mark.parametrize("name", OPTIONS)
     def test_how_one_process_runs_is_an_option_of_its_command_only(self, name: str) -> None:
-        value = {"log.format": "json", "metrics.host": "::1", "api.host": "::1", "s3.create_buckets": True}.get(name, 7)
+        others = {"log.format": "json", "metrics.host": "::1", "api.host": "::1", "s3.create_buckets": True}
+        value = {**others, "api.prune_states": ("s3://lake/sales",)}.get(name, 7)
         assert loaded({name: value}).value(name) == value
         variable = {OPTIONS[name].variable: str(value)}
         assert loaded({}, variable).value(name) != value

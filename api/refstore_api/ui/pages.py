@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, Response
 
 from refstore import __version__
 from refstore.core.clock import to_ms
+from refstore.core.redaction import redact_text
 from refstore.core.safety import is_for_trying
 from refstore.core.units import format_age, format_countdown, format_duration, format_size
 from refstore.core.visible_text import make_visible
@@ -60,6 +61,7 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         "path": request.url.path,
         "refresh_seconds": 0,
         "repository": None,
+        "has_prune_states": bool(service.settings.prune_states),
     }
     return HTMLResponse(_environment().get_template(template).render({**shared, **values}), status, HEADERS)
 
@@ -146,6 +148,7 @@ def _environment() -> Environment:
         "count": _count,
         "segment": _segment,
         "exact": _ExactText,
+        "redacted": redact_text,
         "query": query,
         "bars": make_bars,
     }
