@@ -106,9 +106,8 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     """What ended a run that failed."""
 
-    @property
-    def deleted(self) -> ObjectCount:
-        """What the run deleted; the bytes are those that became free."""
+    def count_deleted(self) -> ObjectCount:
+        """Return what the run deleted. The bytes are those that became free."""
         objects = sum(count.objects for outcome, count in self.outcomes.items() if outcome.startswith("deleted"))
         return ObjectCount(objects, self.outcomes.get("deleted", ObjectCount()).bytes)
 

@@ -29,11 +29,7 @@ def emit_report(output: str, report: PruneReport) -> None:
     print_answer(output, _summary(report))
     tables: tuple[Iterable[Row], ...] = (
         _count_rows(report),
-        (
-            {"unnamed, age": each.words, **_columns(each.unnamed)}
-            for each in report.by_age
-            if each.unnamed.objects
-        ),
+        ({"unnamed, age": each.words, **_columns(each.unnamed)} for each in report.by_age if each.unnamed.objects),
         (
             {
                 "prefix": each.prefix or "(all others)",
@@ -112,7 +108,7 @@ def _advice(report: PruneReport) -> str:
 
 def run_row(report: PruneReport) -> dict[str, object]:
     """Return a run as the list of runs shows it."""
-    unnamed = report.verdicts.get("unnamed")
+    unnamed, deleted = report.verdicts.get("unnamed"), report.count_deleted()
     return {
         "run": report.run_id,
         "state": report.state,
@@ -121,8 +117,8 @@ def run_row(report: PruneReport) -> dict[str, object]:
         "listed": report.listed.objects,
         "unnamed": unnamed.objects if unnamed else 0,
         "unnamed_bytes": unnamed.bytes if unnamed else 0,
-        "deleted": report.deleted.objects,
-        "deleted_bytes": report.deleted.bytes,
+        "deleted": deleted.objects,
+        "deleted_bytes": deleted.bytes,
         "waiting": report.waiting.objects,
         "due": format_when(report.next_due_ms or None),
         "error": report.error or None,

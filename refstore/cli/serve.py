@@ -45,6 +45,16 @@ reaper finishes the batch.
 KEY_ID: Final = "REFSTORE_ACCESS_KEY_ID"
 SECRET: Final = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name
 
+CreateBuckets = Annotated[
+    bool, typer.Option("--s3-create-buckets", help="Let operators' S3 clients make and delete buckets.")
+]
+PruneStates = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL", help="Show the runs of `refstore prune` in this store, or its --state; may be repeated."
+    ),
+]
+
 _log = event_log.get_logger(__name__)
 
 
@@ -72,17 +82,8 @@ def serve(
         int | None,
         typer.Option(min=0, max=65_535, metavar="PORT", help="Answer S3 clients at this port, too. 0: any free one."),
     ] = None,
-    s3_create_buckets: Annotated[
-        bool, typer.Option("--s3-create-buckets", help="Let operators' S3 clients make and delete buckets.")
-    ] = False,
-    prune_state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL",
-            help="Show operators the runs of `refstore prune` of which the files are here: the store, or its --state. "
-            "May be given several times.",
-        ),
-    ] = None,
+    s3_create_buckets: CreateBuckets = False,
+    prune_state: PruneStates = None,
     reaper: Annotated[bool, typer.Option("--reaper/--no-reaper", help="Run a reaper here as well.")] = True,
 ) -> None:
     """Serve the HTTP API, and run a reaper, until SIGTERM. Clients of lakeFS work with it.
@@ -104,9 +105,8 @@ def serve(
     except ModuleNotFoundError as error:
         raise MissingExtra("api", "refstore serve") from error
     own = {"host": host, "port": port, "workers": workers, "tls_certificate": _pair_of(tls_certificate, tls_key)}
-    own["prune_states"] = tuple(prune_state or ()) or None
-    of_s3 = {"s3.port": s3_port, "s3.create_buckets": s3_create_buckets or None}
-    override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, **of_s3})
+    others = {"s3.port": s3_port, "s3.create_buckets": s3_create_buckets or None, "api.prune_states": prune_state}
+    override_settings(ctx, {**{f"api.{name}": value for name, value in own.items()}, **others})
     settings = settings_of(ctx, service=True)
     check_stores(settings)
     _check_public_url(settings)
