@@ -14,7 +14,7 @@ import json
 import secrets
 import ssl
 import threading
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -216,14 +216,17 @@ class Repository:
 
     def prepare_uncommitted(self, token: str) -> dict[str, str]:
         with self.lock:
-            run_id, _, after = token.partition(" ") if token else (secrets.token_hex(10), "", "")
+            mark = (
+                json.loads(b64decode(token)) if token else {"run_id": secrets.token_hex(10), "branch": "", "path": ""}
+            )
+            run_id, after = mark["run_id"], f"{mark['branch']}\0{mark['path']}"
             staged = [
                 (f"{name}\0{path}", entry.address)
                 for name, branch in sorted(self.branches.items())
                 for path, entry in sorted(branch.staged.items())
                 if entry is not None and (entry.address_type == 1 or entry.address.startswith(f"{self.namespace}/"))
             ]
-            page = [row for row in staged if row[0] > after][: self.page_names]
+            page = [row for row in staged if row[0] >= after][: self.page_names]
             answer = {"run_id": run_id, "gc_uncommitted_location": "", "continuation_token": ""}
             if page:
                 folder = f"_lakefs/retention/gc/uncommitted/{run_id}/uncommitted/"
@@ -231,7 +234,8 @@ class Repository:
                 self.put(f"{folder}{secrets.token_hex(10)}", _write_uncommitted(names, self.now))
                 answer["gc_uncommitted_location"] = f"{self.namespace}/{folder}"
                 if page[-1] != staged[-1]:
-                    answer["continuation_token"] = f"{run_id} {page[-1][0]}"
+                    branch, _, path = staged[staged.index(page[-1]) + 1][0].partition("\0")
+                    answer["continuation_token"] = encode_mark(run_id, branch, path)
             return answer
 
     def prepare_commits(self) -> dict[str, str]:
@@ -264,6 +268,10 @@ class Repository:
 def _apply(entries: Mapping[str, Entry], staged: Mapping[str, Entry | None]) -> dict[str, Entry]:
     merged = {**entries, **staged}
     return {path: entry for path, entry in merged.items() if entry is not None}
+
+
+def encode_mark(run_id: str, branch: str = "", path: str = "") -> str:
+    return b64encode(json.dumps({"run_id": run_id, "branch": branch, "path": path}).encode()).decode()
 
 
 def _write_uncommitted(addresses: list[str], now: int) -> bytes:
@@ -316,6 +324,10 @@ class Lakefs:
                 return self._page(rows, query)
             case "GET", ["branches", name] if name in repository.branches:
                 return 200, {"id": name, "commit_id": repository.branches[name].head}, {}
+            case "GET", ["branches", name, "diff"] if name in repository.branches:
+                staged = sorted(repository.branches[name].staged.items())
+                changes = [{"id": path, "type": "removed" if entry is None else "added"} for path, entry in staged]
+                return self._page([{**each, "path": each["id"], "path_type": "object"} for each in changes], query)
             case "GET", ["tags"]:
                 return self._page(
                     [{"id": name, "commit_id": at} for name, at in sorted(repository.tags.items())], query

@@ -14,10 +14,10 @@ from refstore.objects import open_objects
 from refstore_prune.sources.base import NameSource
 from refstore_prune.sources.lakefs.client import RETRY_SECONDS, LakefsClient
 from refstore_prune.sources.lakefs.credentials import LakefsLogin
-from refstore_prune.sources.lakefs.source import LakefsSource
+from refstore_prune.sources.lakefs.source import READINGS_MAX, LakefsSource
 from tests.api.test_tls import Pair
 from tests.kit.clock import FakeClock
-from tests.prune.lakefs.lakefs_server import ACCESS_KEY, SECRET_KEY, Answer, Lakefs, Repository, serve
+from tests.prune.lakefs.lakefs_server import ACCESS_KEY, SECRET_KEY, Answer, Lakefs, Repository, encode_mark, serve
 from tests.prune.lakefs.test_source import fill, keys, read_names
 
 UNCOMMITTED = "POST repositories/sales/gc/prepare_uncommited"
@@ -53,10 +53,15 @@ CASES: dict[str, tuple[str, Change, type[RefstoreError], str]] = {
     "a repository without a namespace": (REPOSITORY, without("storage_namespace"), Corrupt, "storage_namespace"),
     "a page without a run": (UNCOMMITTED, without("run_id"), Corrupt, "run_id"),
     "a page without a location": (UNCOMMITTED, without("gc_uncommitted_location"), Corrupt, "gc_uncommitted_location"),
-    "a page of another run": (UNCOMMITTED, with_(continuation_token="x"), Corrupt, "belongs to the run 'x'"),
+    "a page of another run": (
+        UNCOMMITTED,
+        with_(continuation_token=encode_mark("x")),
+        Corrupt,
+        "belongs to the run 'x'",
+    ),
     "a page that comes again": (
         UNCOMMITTED,
-        lambda content: {**content, "continuation_token": f"{content['run_id']} "},
+        lambda content: {**content, "continuation_token": encode_mark(content["run_id"])},
         Corrupt,
         "read before",
     ),
@@ -279,6 +284,48 @@ def test_files_of_what_is_uncommitted(
     lakefs.change = break_file
     with pytest.raises(Corrupt, match="0 are there" if body is None else "no whole Parquet"):
         read_names(source, store_url)
+
+
+def answer_nothing(sales: Repository, answer: Answer, next_branch: str = "") -> Answer:
+    """Return the answer of a lakeFS that has written no file."""
+    sales.store.delete_many([info.key for info in list(sales.store.list("sales/_lakefs/retention/gc/uncommitted/"))])
+    token = encode_mark(answer[1]["run_id"], next_branch) if next_branch else ""
+    return 201, {**answer[1], "gc_uncommitted_location": "", "continuation_token": token}, {}
+
+
+def test_lakefs_overlooks_what_is_uncommitted(
+    lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str
+) -> None:
+    """It does if a branch is deleted while it makes the list."""
+    address = sales.upload("x")
+    lakefs.change = lambda request, answer: (
+        answer_nothing(sales, answer) if request == UNCOMMITTED and lakefs.requests.count(request) == 1 else answer
+    )
+    assert f"sales/{address}" in read_names(source, store_url)
+
+
+def test_lakefs_overlooks_it_again_and_again(
+    lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str
+) -> None:
+    sales.upload("x")
+    lakefs.change = lambda request, answer: answer_nothing(sales, answer) if request == UNCOMMITTED else answer
+    with pytest.raises(Unavailable, match="on branch 'main'; run again while no branches are deleted"):
+        read_names(source, store_url)
+    assert lakefs.requests.count(UNCOMMITTED) == READINGS_MAX
+
+
+def test_a_part_of_the_branches_has_nothing_uncommitted(
+    lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str
+) -> None:
+    address = sales.upload("x")
+    sales.create_branch("a")
+    sales.remove("y", branch="a")
+    lakefs.change = lambda request, answer: (
+        answer_nothing(sales, answer, "b") if request == UNCOMMITTED and lakefs.requests.count(request) == 1 else answer
+    )
+    assert f"sales/{address}" in read_names(source, store_url)
+    assert lakefs.requests.count(UNCOMMITTED) == 2
+    assert [request for request in lakefs.requests if "diff" in request] == ["GET repositories/sales/branches/a/diff"]
 
 
 # ---- the server as such

@@ -7,7 +7,7 @@ from __future__ import annotations
 import http.client
 import random
 import ssl
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from email.message import Message
 from typing import IO, Any, Final, NamedTuple, NoReturn, TypeVar
@@ -57,6 +57,22 @@ class UncommittedPage(msgspec.Struct, frozen=True):
     gc_uncommitted_location: str
     """The folder of the run's files, of which the page wrote one; '': nothing was uncommitted in this part."""
     continuation_token: str | None = None
+
+    @property
+    def next_branch(self) -> str | None:
+        """Return the branch at which the next page begins; None: it is not known, or there is none."""
+        try:
+            return msgspec.json.decode(b64decode(self.continuation_token or ""), type=_Mark).branch
+        except ValueError:  # another version of lakeFS has another token
+            return None
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    branch: str
+
+
+class StagedChange(msgspec.Struct, frozen=True):
+    type: str
 
 
 class PreparedCommits(msgspec.Struct, frozen=True):
@@ -174,6 +190,14 @@ class LakefsClient:
         """Return the commit; None: the branch is gone."""
         found = self._find(f"{self._place}/branches/{quote(branch, safe='')}", NamedCommit)
         return None if found is None else found.commit_id
+
+    def has_staged(self, branch: str) -> bool:
+        """Return whether objects are staged on a branch; on one that is gone, none are."""
+        changes = self._pages(f"{self._place}/branches/{quote(branch, safe='')}/diff", StagedChange)
+        try:
+            return any(change.type != "removed" for change in changes)
+        except NotFound:
+            return False
 
     def tags(self) -> Iterator[NamedCommit]:
         return self._pages(f"{self._place}/tags", NamedCommit)

@@ -5,25 +5,30 @@ Two of lakeFS's own calls write down what a collector needs, as files in the rep
 on every branch, and which commits its rules keep. Without rules every commit is kept. No call lists commits that no
 branch leads to any more, so then every range in the namespace is read, whichever commit it belongs to.
 
+lakeFS writes no file for a part of the branches in which nothing is staged. It may also write none although something
+is: a branch that is deleted while it makes the list sets its count of what it has written to 0 (#9792). So where there
+is no file, each of these branches is asked. What was staged when the list was made is still staged then, or was
+committed and is read with the commits, or was given up.
+
 To the commits that lakeFS's rules keep, those are added that a branch or a tag names, and those that refstore's own
 rules keep. No commit is ever taken from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 from refstore.core.clock import Clock, SystemClock
-from refstore.errors import Corrupt, Invalid, ObjectNotFound
+from refstore.errors import Corrupt, Invalid, ObjectNotFound, Unavailable
 from refstore.objects import open_objects
 from refstore.objects.store_urls import parse_store_url
 from refstore.retention.rules import Rules
 from refstore.versioning.commits.workers import Workers
 from refstore_prune.sources.base import MetadataPlace, NamePart, NameSource, SourceFacts, SourceOptions
 from refstore_prune.sources.lakefs import kept_commits
-from refstore_prune.sources.lakefs.client import LakefsClient
+from refstore_prune.sources.lakefs.client import LakefsClient, UncommittedPage
 from refstore_prune.sources.lakefs.committed import FOLDER, RangeRef, RangeTask, range_key, read_metarange
 from refstore_prune.sources.lakefs.credentials import read_login
 from refstore_prune.sources.lakefs.name_tasks import LeftOverTask, PlacedNames, UncommittedTask
@@ -37,6 +42,8 @@ TASK_NAMES: Final = 1_000_000
 TASK_RANGES: Final = 256
 _KNOWN_AS: Final = "known_as"
 _LINK_HOURS: Final = "longest_link_hours"
+READINGS_MAX: Final = 3
+"""How often what is uncommitted is read while lakeFS overlooks some of it."""
 _RETENTION: Final = f"{FOLDER}retention/gc/"
 _KIND: Final = FOLDER.rstrip("/")
 _THREADS: Final = 8
@@ -156,20 +163,47 @@ class LakefsSource(NameSource):
     # ---- what is uncommitted
 
     def _read_uncommitted(self) -> Iterator[NamePart]:
-        files, run_id = 0, ""
-        for page in self._client.prepare_uncommitted():
-            run_id = page.run_id
-            if page.gc_uncommitted_location:
-                files += 1
-                self._find_file(page.gc_uncommitted_location, f"uncommitted/{run_id}/uncommitted/")
+        self._read["uncommitted files"] = 0
+        branch: str | None = None
+        for _ in range(READINGS_MAX):
+            pages = list(self._client.prepare_uncommitted())
+            yield from self._uncommitted_files(pages)
+            branch = self._find_overlooked(pages)
+            if branch is None:
+                return
+        raise Unavailable(
+            f"lakeFS wrote down {READINGS_MAX} times that nothing is uncommitted, although something is on branch "
+            f"{branch!r}; run again while no branches are deleted. If all of it lies outside of the repository's "
+            "namespace, commit or reset it first"
+        )
+
+    def _find_overlooked(self, pages: Sequence[UncommittedPage]) -> str | None:
+        """Return a branch on which objects are staged, and of which a page without a file should tell."""
+        ends = [page.next_branch for page in pages]
+        parts = [
+            (start or "", end)
+            for start, end, page in zip(["", *ends], ends, pages, strict=False)
+            if not page.gc_uncommitted_location
+        ]
+        for branch in self._client.branches() if parts else ():
+            is_in_part = any(start <= branch.id and (end is None or branch.id <= end) for start, end in parts)
+            if is_in_part and self._client.has_staged(branch.id):
+                return branch.id
+        return None
+
+    def _uncommitted_files(self, pages: Sequence[UncommittedPage]) -> Iterator[NamePart]:
+        run_id = pages[0].run_id
+        locations = [page.gc_uncommitted_location for page in pages if page.gc_uncommitted_location]
+        for location in locations:
+            self._find_file(location, f"uncommitted/{run_id}/uncommitted/")
         folder = f"{self._place.prefix}{_RETENTION}uncommitted/{run_id}/uncommitted/"
         keys = [info.key for info in self._store.list(folder)]
-        if len(keys) < files:
+        if len(keys) < len(locations):
             raise Corrupt(
-                f"lakeFS says that it wrote {files} files to {folder}, and {len(keys)} are there; run again, with a "
-                "server of 2024 or later"
+                f"lakeFS says that it wrote {len(locations)} files to {folder}, and {len(keys)} are there; run again, with "
+                "a server of 2024 or later"
             )
-        self._read["uncommitted files"] = len(keys)
+        self._read["uncommitted files"] += len(keys)
         for key in keys:
             yield PlacedNames(UncommittedTask(self._store.url, key), self._place)
 
