@@ -24,8 +24,11 @@ def read_names(source: NameSource, store_url: str) -> set[str]:
     for part in source.parts():
         batches = pickle.loads(pickle.dumps(part))() if callable(part) else [part]  # noqa: S301  # as an engine does it
         names += (name for batch in batches for name in batch.to_pylist())
+    beginnings = (f"file://{root}", f"local://{root}", root)
     return {
-        name if "://" in name else (name if name.startswith("/") else base + name).removeprefix(root) for name in names
+        next((name.removeprefix(each) for each in beginnings if name.startswith(each)), "")
+        or (name if "://" in name else (base + name).removeprefix(root))
+        for name in names
     }
 
 
@@ -201,6 +204,16 @@ def test_the_store_is_the_namespace_itself(source: NameSource, sales: Repository
     assert source.never_taken_folders == ("_lakefs/",)
     assert source.reads_metadata(MetadataPlace("_lakefs", ""), f"{store_url}/sales")
     assert not source.reads_metadata(MetadataPlace("_delta_log", ""), f"{store_url}/sales")
+
+
+def test_names_in_the_namespace_of_another_repository(
+    lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str
+) -> None:
+    lakefs.repositories["logs"] = Repository("logs", open_objects(store_url), "local://logs", "logs/")
+    sales.stage("imported", Entry("local://logs/data/x", 2))
+    sales.commit()
+    assert read_names(source, store_url) == {"logs/data/x"}
+    assert any("other repositories" in each for each in source.facts().not_seen)
 
 
 def test_what_stays_beside_the_names(source: NameSource, store_url: str) -> None:

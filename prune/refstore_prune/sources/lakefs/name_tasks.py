@@ -25,16 +25,17 @@ class PlacedNames:
 
     def __call__(self) -> Iterator[NameBatch]:
         for addresses in self.task():
-            yield place_names(addresses, self.place.namespace)
+            yield place_names(addresses, self.place)
 
 
-def place_names(addresses: NameBatch, namespace: str) -> NameBatch:
-    """Return addresses, relative to the namespace where they lie in it. `local://` of lakeFS becomes a plain path."""
-    if not pc.any(pc.match_substring(addresses, "://")).as_py():
+def place_names(addresses: NameBatch, place: NamespacePlace) -> NameBatch:
+    """Return addresses with the store's own URL where lakeFS calls it otherwise."""
+    known = place.store.url
+    if known == place.store_url or not pc.any(pc.starts_with(addresses, known)).as_py():
         return addresses
-    inside = pc.starts_with(addresses, namespace)
-    names = pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(namespace)), addresses)
-    return pc.replace_substring_regex(names, f"^{LOCAL}:///", "/")
+    inside = pc.and_not(pc.starts_with(addresses, known), pc.starts_with(addresses, f"{LOCAL}:///"))
+    below = pc.binary_replace_slice(addresses, start=0, stop=len(known.encode()), replacement=place.store_url)
+    return pc.if_else(inside, below, addresses)
 
 
 @dataclass(frozen=True, slots=True)

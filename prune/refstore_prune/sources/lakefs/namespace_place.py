@@ -25,6 +25,10 @@ class Folder(NamedTuple):
     segments: tuple[str, ...]
     """The bucket first, where there is one."""
 
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{''.join(f'{each}/' for each in self.segments)}"
+
     @classmethod
     def from_url(cls, url: str) -> Folder:
         """Raises Invalid."""
@@ -49,6 +53,8 @@ class NamespacePlace(NamedTuple):
     """Of the namespace's keys in the store: '' or a path with a slash at its end."""
     namespace: str
     """As lakeFS calls it, with a slash at its end."""
+    store_url: str
+    """As refstore calls it, with a slash at its end, and without percent-encoding."""
 
     def find_key(self, location: str) -> str:
         """Return the key of one of lakeFS's own files. Raises Corrupt."""
@@ -65,18 +71,19 @@ def find_place(store_url: str, namespace: str, known_as: str, has_objects: Calla
     Raises Invalid: it does not lie there.
     """
     inner = Folder.from_url(namespace)
+    parsed = parse_store_url(store_url)
     if known_as:
         stores = [Folder.from_url(known_as)]
     elif inner.scheme == LOCAL:
         stores = _guess_local(store_url, inner)
     else:
-        parsed = parse_store_url(store_url)
         segments = tuple(each for each in (parsed.host, *parsed.path.split("/")) if each)
         stores = [Folder(parsed.scheme, segments)]
     for store in stores:
         prefix = store.find_below(inner)
         if prefix is not None and has_objects(f"{prefix}{FOLDER}"):
-            return NamespacePlace(store, prefix, f"{namespace.rstrip('/')}/")
+            own_url = f"{parsed.scheme}://{parsed.host}{parsed.path.rstrip('/')}/"
+            return NamespacePlace(store, prefix, f"{namespace.rstrip('/')}/", own_url)
     raise Invalid(
         f"the repository lies at {redact_url(namespace)}, and nothing of lakeFS ({FOLDER}) is found there in "
         f"{redact_url(store_url)}; prune the store that has it, or a folder above it. If lakeFS calls this store "

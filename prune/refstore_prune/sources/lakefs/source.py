@@ -51,6 +51,7 @@ _THREADS: Final = 8
 NOT_SEEN: Final = (
     "Addresses that `lakectl fs stage` names for the first time while the run goes on.",
     "What is staged and lies outside of the repository's namespace, in that of another one that is pruned, too.",
+    "What other repositories name by full addresses (imports, `lakectl fs stage`), unless this run reads them, too.",
     "Commits that the rules let expire and that a branch, a revert or a cherry-pick brings back while the run goes on.",
 )
 
@@ -200,8 +201,8 @@ class LakefsSource(NameSource):
         keys = [info.key for info in self._store.list(folder)]
         if len(keys) < len(locations):
             raise Corrupt(
-                f"lakeFS says that it wrote {len(locations)} files to {folder}, and {len(keys)} are there; run again, with "
-                "a server of 2024 or later"
+                f"lakeFS says that it wrote {len(locations)} files to {folder}, and {len(keys)} are there; run "
+                "again, with a server of 2024 or later"
             )
         self._read["uncommitted files"] += len(keys)
         for key in keys:
