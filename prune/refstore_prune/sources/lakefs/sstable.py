@@ -184,6 +184,8 @@ def read_table(file: TableFile, kind: bytes) -> Iterator[Entries]:
 
 def read_varint(content: bytes, at: int) -> tuple[int, int]:
     """Return the number at this place, and where it ends."""
+    if at < len(content) and content[at] < 128:  # as most are
+        return content[at], at + 1
     value = 0
     for shift, octet in enumerate(content[at : at + 10]):
         value |= (octet & 127) << 7 * shift
