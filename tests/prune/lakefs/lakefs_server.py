@@ -434,6 +434,7 @@ def serve(lakefs: Lakefs, certificate: Path | None = None, key: Path | None = No
             for name, value in {
                 "Content-Type": "application/json",
                 "Content-Length": str(len(sent)),
+                "Connection": "close",
                 **headers,
             }.items():
                 self.send_header(name, value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from refstore.errors import Invalid
-from refstore_prune.sources.lakefs.credentials import parse_lakectl_settings, read_login
+from refstore_prune.sources.lakefs.credentials import read_login
 
 FILE = """\
 # lakectl command line configuration
@@ -18,7 +18,7 @@ experimental: {local: {posix_permissions: {enabled: false}}}
 server:
     retries:
         enabled: true
-    endpoint_url: 'https://lakefs.example.com'
+    Endpoint_URL: 'https://lakefs.example.com'
 """
 
 
@@ -62,12 +62,36 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         read_login("https://x", environ)
 
 
-@pytest.mark.parametrize("value", ["|", "&anchor x", "!!binary eA==", "{a: b}", "'unended", '"a\\x41"'])
-def test_a_secret_that_is_written_in_another_way(tmp_path: Path, value: str) -> None:
-    text = FILE.replace('"file/secret+with=signs # and more"', value)
-    with pytest.raises(Invalid, match="write it in quotes") as raised:
-        read_login("", write(tmp_path, text))
-    assert value not in str(raised.value)
+@pytest.mark.parametrize(
+    ("written", "secret"),
+    [
+        ("012345", "012345"),
+        ("yes", "yes"),
+        ("&anchor x", "x"),
+        ("'it''s'", "it's"),
+        ('"a\\x41"', "aA"),
+        (">-\n      a", "a"),
+        ("[a, b]", None),
+        ("{a: b}", None),
+        ("|\n      a\n      b", None),
+        ("'unended", None),
+        ("!!python/object/apply:os.system [x]", None),
+    ],
+)
+def test_forms_in_which_a_secret_may_be_written(tmp_path: Path, written: str, secret: str | None) -> None:
+    environ = write(tmp_path, FILE.replace('"file/secret+with=signs # and more"', written))
+    if secret is not None:
+        assert read_login("", environ).secret_access_key == secret
+        return
+    with pytest.raises(Invalid, match=r"correct .*lakectl\.yaml|cannot be read") as raised:
+        read_login("", environ)
+    assert written not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["- a", "credentials", "Credentials: [a]", ""])
+def test_a_file_without_the_settings(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Invalid, match="set LAKECTL_CREDENTIALS_ACCESS_KEY_ID"):
+        read_login("https://x", write(tmp_path, text))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -108,7 +132,3 @@ def test_endpoints_that_are_none(endpoint: str) -> None:
 def test_who_can_read_the_key(endpoint: str, is_readable: bool) -> None:
     keys = {"LAKECTL_CREDENTIALS_ACCESS_KEY_ID": "x", "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": "y"}
     assert read_login(endpoint, keys).is_readable_by_others == is_readable
-
-
-def test_maps_in_maps() -> None:
-    assert parse_lakectl_settings("a:\n  b:\n    c: 1\n  d: 2\ne: 3\n- f\n") == {"a.b.c": "1", "a.d": "2", "e": "3"}

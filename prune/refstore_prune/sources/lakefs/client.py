@@ -4,18 +4,17 @@ Corrupt; nothing is guessed where a field is missing, a page comes twice, or a l
 
 from __future__ import annotations
 
-import http.client
-import random
 import ssl
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
-from email.message import Message
-from typing import IO, Any, Final, NamedTuple, NoReturn, TypeVar
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from typing import Final, NoReturn, TypeVar
+from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import msgspec
+from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Retry
+from urllib3.exceptions import HTTPError, MaxRetryError
+from urllib3.util import make_headers
 
 from refstore.core import event_log
 from refstore.core.clock import Clock, SystemClock
@@ -25,8 +24,6 @@ from refstore_prune.sources.lakefs.credentials import LakefsLogin
 
 T = TypeVar("T")
 
-RETRY_SECONDS: Final = 120.0
-"""For how long a request is made again while the server is busy or out of reach."""
 PAUSE_SECONDS_MAX: Final = 15.0
 PREPARE_SECONDS_MAX: Final = 3_600.0
 """How long lakeFS may take to say which commits its rules keep."""
@@ -35,6 +32,18 @@ _REQUEST_SECONDS: Final = 60.0
 _LONG_REQUEST_SECONDS: Final = 1_200.0
 """Of the calls in which the server reads a whole repository before it answers."""
 _BUSY: Final = (429, 500, 502, 503, 504)
+_RETRIES: Final = Retry(
+    total=10,  # a minute and a half
+    read=2,
+    other=0,
+    allowed_methods=None,
+    status_forcelist=_BUSY,
+    backoff_factor=0.5,
+    backoff_max=PAUSE_SECONDS_MAX,
+    raise_on_status=False,
+    respect_retry_after_header=False,
+)
+"""While the server is busy or out of reach, each of the calls is made again: all of them may be made twice."""
 _NO_SUCH_ROUTE: Final = (404, 405, 501)
 
 _log = event_log.get_logger(__name__)
@@ -131,37 +140,19 @@ class _CollectionConfig(msgspec.Struct, frozen=True):
     grace_period: int = 0
 
 
-class _Answer(NamedTuple):
-    status: int
-    body: bytes
-    retry_after: str
-
-    @classmethod
-    def from_response(cls, response: Any, status: int) -> _Answer:
-        body: bytes = response.read()  # raises IncompleteRead if it breaks off, which `read(n)` does not
-        return cls(status, body, response.headers.get("Retry-After") or "")
-
-
-class _RefuseRedirects(HTTPRedirectHandler):
-    """Follows no redirect: the access key would go to another host."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> Request | None:
-        del req, fp, code, msg, headers, newurl
-        return None
-
-
 class LakefsClient:
     """Asks a server about one of its repositories."""
 
     def __init__(self, login: LakefsLogin, repository: str, *, clock: Clock | None = None) -> None:
         self.url = login.api_url
         self._place = f"/repositories/{quote(repository, safe='')}"
-        self._key = b64encode(f"{login.access_key_id}:{login.secret_access_key}".encode()).decode()
+        self._headers = {
+            **make_headers(basic_auth=f"{login.access_key_id}:{login.secret_access_key}"),
+            "Accept": "application/json",
+            "X-Lakefs-Client": "refstore",
+        }
         self._clock = clock or SystemClock()
-        self._rng = random.Random()  # noqa: S311  # pauses
-        self._opener = build_opener(_RefuseRedirects())
+        self._pool = _open_pool(login.api_url)
         if login.is_readable_by_others:
             _log.warning("access_key_sent_without_tls", url=self.url, advice="use https")
 
@@ -237,7 +228,7 @@ class LakefsClient:
         started = self._request("POST", f"{path}/async", seconds=_LONG_REQUEST_SECONDS, accepted=_NO_SUCH_ROUTE)
         if started.status in _NO_SUCH_ROUTE:  # an older server
             return self._parse(self._post(path), PreparedCommits, path)
-        task = self._parse(started.body, _Task, path)
+        task = self._parse(started.data, _Task, path)
         end = self._clock.monotonic_seconds() + PREPARE_SECONDS_MAX
         pause = 0.25
         while True:
@@ -264,14 +255,14 @@ class LakefsClient:
     # ---- requests
 
     def _get(self, path: str, kind: type[T], **query: str) -> T:
-        return self._parse(self._request("GET", path, query).body, kind, path)
+        return self._parse(self._request("GET", path, query).data, kind, path)
 
     def _find(self, path: str, kind: type[T]) -> T | None:
         answer = self._request("GET", path, accepted=(404,))
-        return None if answer.status == 404 else self._parse(answer.body, kind, path)
+        return None if answer.status == 404 else self._parse(answer.data, kind, path)
 
     def _post(self, path: str, body: object = None) -> bytes:
-        return self._request("POST", path, body=body, seconds=_LONG_REQUEST_SECONDS).body
+        return self._request("POST", path, body=body, seconds=_LONG_REQUEST_SECONDS).data
 
     def _pages(self, path: str, kind: type[T], **query: str) -> Iterator[T]:
         after = ""
@@ -310,54 +301,32 @@ class LakefsClient:
         body: object = None,
         seconds: float = _REQUEST_SECONDS,
         accepted: tuple[int, ...] = (),
-    ) -> _Answer:
-        """Return the answer of a request that succeeded, or has one of the `accepted` statuses. What a server that is
-        busy refuses is asked again; each of the calls may be made twice.
+    ) -> BaseHTTPResponse:
+        """Return the answer of a request that succeeded, or has one of the `accepted` statuses. No redirect is
+        followed: the access key would go to another host.
         """
-        end = self._clock.monotonic_seconds() + RETRY_SECONDS
-        attempt = 0
-        while True:
-            what, pause = "", 0.0
-            try:
-                answer = self._send(method, path, query, body, seconds)
-            except (OSError, http.client.HTTPException) as error:
-                reason = error.reason if isinstance(error, URLError) else error
-                if isinstance(reason, ssl.SSLCertVerificationError):
+        url = f"{self.url}{path}{'?' + urlencode(query) if query else ''}"
+        try:
+            answer = self._pool.request(method, url, headers=self._headers, json=body, timeout=seconds, redirect=False)
+        except HTTPError as error:
+            reason = error.reason if isinstance(error, MaxRetryError) and error.reason else error
+            for each in reason.args:
+                if isinstance(each, ssl.SSLCertVerificationError):
                     raise Invalid(
-                        f"lakeFS at {self.url} has a certificate that is not trusted here ({reason.verify_message}); "
+                        f"lakeFS at {self.url} has a certificate that is not trusted here ({each.verify_message}); "
                         "give SSL_CERT_FILE the authority's certificate"
                     ) from None
-                what = f"does not answer ({type(reason).__name__}: {_show(str(reason))})"
-            else:
-                if 200 <= answer.status < 300 or answer.status in accepted:
-                    return answer
-                if answer.status not in _BUSY:
-                    self._raise_refusal(method, path, answer)
-                what = f"answers {answer.status} ({_message_of(answer.body)})"
-                pause = float(answer.retry_after) if answer.retry_after.isdecimal() else 0.0
-            pause = max(pause, self._rng.uniform(0.5, 1) * min(0.5 * 2**attempt, PAUSE_SECONDS_MAX))
-            if self._clock.monotonic_seconds() + pause > end:
-                raise Unavailable(f"lakeFS at {self.url} {what} to {method} {path}; run again when it does")
-            self._clock.sleep(pause)
-            attempt += 1
+            what = f"does not answer ({type(reason).__name__}: {_show(str(reason))})"
+        else:
+            if 200 <= answer.status < 300 or answer.status in accepted:
+                return answer
+            if answer.status not in _BUSY:
+                self._raise_refusal(method, path, answer)
+            what = f"answers {answer.status} ({_message_of(answer.data)})"
+        raise Unavailable(f"lakeFS at {self.url} {what} to {method} {path}; run again when it does")
 
-    def _send(self, method: str, path: str, query: Mapping[str, str], body: object, seconds: float) -> _Answer:
-        url = f"{self.url}{path}{'?' + urlencode(query) if query else ''}"
-        headers = {"Authorization": f"Basic {self._key}", "Accept": "application/json", "X-Lakefs-Client": "refstore"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        request = Request(  # noqa: S310  # http or https: read_login looks
-            url, None if body is None else msgspec.json.encode(body), headers, method=method
-        )
-        try:
-            with self._opener.open(request, timeout=seconds) as response:
-                return _Answer.from_response(response, response.status)
-        except HTTPError as error:
-            with error:
-                return _Answer.from_response(error, error.code)
-
-    def _raise_refusal(self, method: str, path: str, answer: _Answer) -> NoReturn:
-        said = f"lakeFS at {self.url} answers {answer.status} to {method} {path}: {_message_of(answer.body)}"
+    def _raise_refusal(self, method: str, path: str, answer: BaseHTTPResponse) -> NoReturn:
+        said = f"lakeFS at {self.url} answers {answer.status} to {method} {path}: {_message_of(answer.data)}"
         advice = "check that the URL is that of a lakeFS server, and its version"
         if answer.status == 401:
             advice = (
@@ -371,6 +340,19 @@ class LakefsClient:
         elif 300 <= answer.status < 400:
             advice = "redirects are not followed, so give the URL to which it leads as the endpoint"
         raise Invalid(f"{said}; {advice}")
+
+
+def _open_pool(url: str) -> PoolManager:
+    """Return what connects to a server, through the proxy that the environment names for it."""
+    parts = urlsplit(url)
+    proxy = "" if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme, "")
+    if not proxy:
+        return PoolManager(retries=_RETRIES)
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    login, _, _ = urlsplit(proxy).netloc.rpartition("@")
+    return ProxyManager(
+        proxy, retries=_RETRIES, proxy_headers=make_headers(proxy_basic_auth=unquote(login)) if login else None
+    )
 
 
 def _message_of(body: bytes) -> str:
