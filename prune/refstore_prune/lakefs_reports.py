@@ -9,11 +9,10 @@ written into lakeFS's own folder.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from io import BytesIO, StringIO
+from importlib import import_module
+from io import BytesIO
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +31,7 @@ EXAMPLES_MAX: Final = 20
 _CSV: Final = "deleted.csv"
 _PARQUET: Final = "deleted/"
 _SUMMARY: Final = "summary.json"
+_csv: Final[Any] = import_module("pyarrow.csv")
 
 
 class CollectorSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,14 +95,11 @@ def write_as_lakefs(
     mark, keys = _read_ours(store_url, state, namespace)
     prefix = _prefix_of(store_url, namespace)
 
-    def write_rows() -> Iterator[bytes]:
-        yield b"address\n"
-        for start in range(0, len(keys), 10_000):
-            text = StringIO()
-            addresses = (key.removeprefix(prefix) for key in keys.slice(start, 10_000).to_pylist())
-            csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([each] for each in addresses)
-            yield text.getvalue().encode()
-
+    addresses = pc.binary_replace_slice(keys, start=0, stop=len(prefix.encode()), replacement="")
+    rows = BytesIO()
+    rows.write(b"address\n")
+    in_quotes = _csv.WriteOptions(include_header=False, quoting_style="all_valid")
+    _csv.write_csv(pa.table({"address": addresses}), rows, in_quotes)
     began_ms = mark.manifest.marked_ms
     summary = CollectorSummary(
         run_id=mark.manifest.run_id,
@@ -113,7 +110,7 @@ def write_as_lakefs(
     )
     make_objects(target_url)
     with closing(open_objects(target_url)) as target:
-        target.put(_CSV, write_rows())
+        target.put(_CSV, rows.getvalue())
         target.put(_SUMMARY, msgspec.json.encode(summary))
     return summary
 
@@ -141,17 +138,18 @@ def read_report_of_lakefs(report_url: str) -> tuple[CollectorSummary, Any]:
 
 
 def _read_addresses(store: ObjectStore) -> Any:
-    if store.head_many([_CSV])[0] is not None:
-        rows = list(csv.reader(StringIO(store.read(_CSV).decode())))
-        if rows[:1] != [["address"]] or any(len(row) != 1 for row in rows):
-            raise Corrupt(f"{_CSV} in {store.url} does not have the one column `address`")
-        return make_array([row[0] for row in rows[1:]], pa.string())
     keys = [info.key for info in store.list(_PARQUET) if info.key.endswith(".parquet")]
     try:
+        if store.head_many([_CSV])[0] is not None:
+            as_text = _csv.ConvertOptions(column_types={"address": pa.string()})
+            in_quotes = _csv.ParseOptions(newlines_in_values=True)
+            return _csv.read_csv(BytesIO(store.read(_CSV)), parse_options=in_quotes, convert_options=as_text)["address"]
         tables = [pq.ParquetFile(BytesIO(store.read(key))).read(columns=["address"]) for key in keys]
         return pa.concat_tables(tables)["address"].cast(pa.string()) if tables else make_array([], pa.string())
     except (pa.ArrowException, KeyError, OSError) as error:
-        raise Corrupt(f"{_PARQUET} in {store.url} is no list of addresses in Parquet ({error})") from error
+        raise Corrupt(
+            f"{store.url} has no list of addresses in {_CSV} or {_PARQUET} ({error}); copy it again"
+        ) from error
 
 
 def _read_ours(store_url: str, state: str | None, namespace: str) -> tuple[LastMark, Any]:

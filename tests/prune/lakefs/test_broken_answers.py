@@ -26,7 +26,6 @@ ASYNC = f"{COMMITS}/async"
 STATUS = "GET repositories/sales/gc/prepare_commits/status"
 BRANCHES = "GET repositories/sales/branches"
 REPOSITORY = "GET repositories/sales"
-RULES = f"{REPOSITORY}/settings/gc_rules"
 
 Change = Callable[[Any], Any]
 
@@ -69,7 +68,7 @@ CASES: dict[str, tuple[str, Change, type[RefstoreError], str]] = {
         UNCOMMITTED,
         with_(gc_uncommitted_location="local://other/_lakefs/x/"),
         Corrupt,
-        "its namespace is 'local://sales/'",
+        "in 'local://sales/'",
     ),
     "another folder of metadata": (
         UNCOMMITTED,
@@ -77,8 +76,6 @@ CASES: dict[str, tuple[str, Change, type[RefstoreError], str]] = {
         Corrupt,
         "block_storage_prefix",
     ),
-    "branches of rules that are no list": (RULES, with_(branches="main"), Corrupt, "branches"),
-    "rules without a period": (RULES, without("default_retention_days"), Corrupt, "default_retention_days"),
     "branches without a page": (BRANCHES, without("pagination"), Corrupt, "pagination"),
     "a page of branches that is cut off": (BRANCHES, page_with(results=3), Corrupt, "has 3 rows, and has 2"),
     "branches that go on without end": (BRANCHES, page_with(has_more=True, next_offset="main"), Corrupt, "read before"),
@@ -116,19 +113,6 @@ def test_broken_answers(lakefs: Lakefs, source: NameSource, sales: Repository, s
         read_names(source, store_url)
     assert SECRET_KEY not in str(raised.value)
     assert "; " in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "change", [without("branches"), with_(branches=None), with_(branches=[])], ids=["absent", "null", "empty"]
-)
-def test_rules_for_no_single_branch(
-    lakefs: Lakefs, source: NameSource, sales: Repository, store_url: str, change: Change
-) -> None:
-    """lakeFS's server, which is written in Go, sends null for an empty list."""
-    fill(sales)
-    sales.set_rules(1)
-    lakefs.change = lambda asked, answer: (answer[0], change(answer[1]), answer[2]) if asked == RULES else answer
-    assert read_names(source, store_url) == keys(sales, sales.named(sales.active_commits()))
 
 
 FILES: dict[str, tuple[Callable[[bytes, Repository], bytes], str]] = {
@@ -321,7 +305,9 @@ def test_a_part_of_the_branches_has_nothing_uncommitted(
     sales.create_branch("a")
     sales.remove("y", branch="a")
     lakefs.change = lambda request, answer: (
-        answer_nothing(sales, answer, "b") if request == UNCOMMITTED and lakefs.requests.count(request) == 1 else answer
+        answer_nothing(sales, answer, "main")
+        if request == UNCOMMITTED and lakefs.requests.count(request) == 1
+        else answer
     )
     assert f"sales/{address}" in read_names(source, store_url)
     assert lakefs.requests.count(UNCOMMITTED) == 2

@@ -54,13 +54,6 @@ class RepositoryFacts(msgspec.Struct, frozen=True):
     storage_namespace: str
 
 
-class LakefsRules(msgspec.Struct, frozen=True):
-    """lakeFS's own rules, as far as anything is decided by them here: whether there are any."""
-
-    default_retention_days: int
-    branches: list[msgspec.Raw] | None = None
-
-
 class UncommittedPage(msgspec.Struct, frozen=True):
     run_id: str
     gc_uncommitted_location: str
@@ -170,9 +163,9 @@ class LakefsClient:
         found = self._find("/config/garbage-collection", _CollectionConfig)
         return 0 if found is None else found.grace_period
 
-    def rules(self) -> LakefsRules | None:
-        """Return lakeFS's rules; None: the repository has none."""
-        return self._find(f"{self._place}/settings/gc_rules", LakefsRules)
+    def has_rules(self) -> bool:
+        """Return whether the repository has rules of lakeFS's own."""
+        return self._request("GET", f"{self._place}/settings/gc_rules", accepted=(404,)).status != 404
 
     def branches(self) -> Iterator[NamedCommit]:
         return self._pages(f"{self._place}/branches", NamedCommit, show_hidden="true")

@@ -30,10 +30,10 @@ class PlacedNames:
 
 def place_names(addresses: NameBatch, place: NamespacePlace) -> NameBatch:
     """Return addresses with the store's own URL where lakeFS calls it otherwise."""
-    known = place.store.url
+    known = place.known_as
     if known == place.store_url or not pc.any(pc.starts_with(addresses, known)).as_py():
         return addresses
-    inside = pc.and_not(pc.starts_with(addresses, known), pc.starts_with(addresses, f"{LOCAL}:///"))
+    inside = pc.and_not(pc.starts_with(addresses, known), pc.starts_with(addresses, f"{LOCAL}/"))
     below = pc.binary_replace_slice(addresses, start=0, stop=len(known.encode()), replacement=place.store_url)
     return pc.if_else(inside, below, addresses)
 

@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Final
 
 from refstore.core.clock import Clock, SystemClock
+from refstore.core.redaction import redact_url
 from refstore.errors import Corrupt, Invalid, ObjectNotFound, Unavailable
 from refstore.objects import open_objects
 from refstore.objects.store_urls import parse_store_url
@@ -32,7 +33,7 @@ from refstore_prune.sources.lakefs.client import LakefsClient, UncommittedPage
 from refstore_prune.sources.lakefs.committed import FOLDER, RangeRef, RangeTask, range_key, read_metarange
 from refstore_prune.sources.lakefs.credentials import read_login
 from refstore_prune.sources.lakefs.name_tasks import LeftOverTask, PlacedNames, UncommittedTask
-from refstore_prune.sources.lakefs.namespace_place import Folder, find_place
+from refstore_prune.sources.lakefs.namespace_place import find_place, folder_url
 from refstore_prune.sources.lakefs.sstable import TableFile
 
 LINK_HOURS: Final = 24
@@ -108,7 +109,7 @@ class LakefsSource(NameSource):
         self.base_url = _url_below(store_url, prefix)
         self.never_taken_folders = (f"{prefix}{FOLDER}",)
         self.min_age = max(self.min_age, timedelta(seconds=self._client.link_seconds()))
-        self._client.rules()  # so that a missing permission is told before the store is listed
+        self._client.has_rules()  # so that a missing permission is told before the store is listed
         self._find_others()
 
     def metadata_elsewhere(self) -> list[MetadataPlace]:
@@ -144,18 +145,18 @@ class LakefsSource(NameSource):
             if record.id == self._repository:
                 continue
             try:
-                other = Folder.from_url(record.storage_namespace)
+                other = folder_url(record.storage_namespace)
             except Invalid:  # a place of another form than ours is not in this store
                 continue
-            below = self._place.store.find_below(other)
-            if below == self._place.prefix:
+            if other == folder_url(self._place.namespace):
                 raise Invalid(
                     f"repositories {self._repository!r} and {record.id!r} have one namespace, "
                     f"{record.storage_namespace}: what only the other one names would go; give one of them up first"
                 )
-            if below is not None:
+            if other.startswith(self._place.known_as):
+                below = other.removeprefix(self._place.known_as)
                 self._others.append(MetadataPlace(_KIND, below.rstrip("/")))
-            elif other.find_below(self._place.store) is not None:
+            elif self._place.known_as.startswith(other):
                 raise Invalid(
                     f"{self._store.url} lies in the namespace of repository {record.id!r}, whose names cannot be read "
                     "so; prune a store that holds that namespace, too, with both repositories as sources"
@@ -187,21 +188,21 @@ class LakefsSource(NameSource):
             if not page.gc_uncommitted_location
         ]
         for branch in self._client.branches() if parts else ():
-            is_in_part = any(start <= branch.id and (end is None or branch.id <= end) for start, end in parts)
+            is_in_part = any(start <= branch.id and (end is None or branch.id < end) for start, end in parts)
             if is_in_part and self._client.has_staged(branch.id):
                 return branch.id
         return None
 
     def _uncommitted_files(self, pages: Sequence[UncommittedPage]) -> Iterator[NamePart]:
-        run_id = pages[0].run_id
-        locations = [page.gc_uncommitted_location for page in pages if page.gc_uncommitted_location]
-        for location in locations:
-            self._find_file(location, f"uncommitted/{run_id}/uncommitted/")
-        folder = f"{self._place.prefix}{_RETENTION}uncommitted/{run_id}/uncommitted/"
+        written = [page for page in pages if page.gc_uncommitted_location]
+        name = f"uncommitted/{pages[0].run_id}/uncommitted/"
+        for page in written:
+            self._find_file(page.gc_uncommitted_location, name)
+        folder = f"{self._place.prefix}{_RETENTION}{name}"
         keys = [info.key for info in self._store.list(folder)]
-        if len(keys) < len(locations):
+        if len(keys) < len(written):
             raise Corrupt(
-                f"lakeFS says that it wrote {len(locations)} files to {folder}, and {len(keys)} are there; run "
+                f"lakeFS says that it wrote {len(written)} files to {folder}, and {len(keys)} are there; run "
                 "again, with a server of 2024 or later"
             )
         self._read["uncommitted files"] += len(keys)
@@ -210,20 +211,21 @@ class LakefsSource(NameSource):
 
     def _find_file(self, location: str, name: str) -> str:
         """Return the key of what lakeFS has written. Raises Corrupt: it is not where it belongs."""
-        key = self._place.find_key(location)
-        if key.rstrip("/") != f"{self._place.prefix}{_RETENTION}{name}".rstrip("/"):
+        expected = f"{_RETENTION}{name}"
+        if location.rstrip("/") != f"{self._place.namespace}{expected}".rstrip("/"):
             raise Corrupt(
-                f"lakeFS wrote {key}, which should be {_RETENTION}{name}; a server that is set to another "
-                "committed.block_storage_prefix is not supported"
+                f"lakeFS says that it wrote {redact_url(location)!r}, which should be {expected} in "
+                f"{self._place.namespace!r}; a server that is set to another committed.block_storage_prefix is not "
+                "supported"
             )
-        return key
+        return f"{self._place.prefix}{expected}"
 
     # ---- what is committed
 
     def _read_committed(self) -> Iterator[NamePart]:
         heads = {branch.id: branch.commit_id for branch in self._client.branches()}
         tags = {tag.id: tag.commit_id for tag in self._client.tags()}
-        keeps_all = self._client.rules() is None
+        keeps_all = not self._client.has_rules()
         kept = {} if keeps_all else self._read_commits_of_rules(heads)
         named = {*heads.values(), *tags.values()}
         held: set[str] = set()
