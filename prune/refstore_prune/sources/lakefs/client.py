@@ -64,12 +64,12 @@ class UncommittedPage(msgspec.Struct, frozen=True):
     def next_branch(self) -> str | None:
         """Return the branch at which the next page begins; None: it is not known, or there is none."""
         try:
-            return msgspec.json.decode(b64decode(self.continuation_token or ""), type=_Mark).branch
+            return msgspec.json.decode(b64decode(self.continuation_token or ""), type=_NextPart).branch
         except ValueError:  # another version of lakeFS has another token
             return None
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _NextPart(msgspec.Struct, frozen=True):
     branch: str
 
 
@@ -80,7 +80,6 @@ class StagedChange(msgspec.Struct, frozen=True):
 class PreparedCommits(msgspec.Struct, frozen=True):
     run_id: str
     gc_commits_location: str
-    gc_addresses_location: str
 
 
 class NamedCommit(msgspec.Struct, frozen=True):
