@@ -184,8 +184,12 @@ def read_table(file: TableFile, kind: bytes) -> Iterator[Entries]:
 
 def read_varint(content: bytes, at: int) -> tuple[int, int]:
     """Return the number at this place, and where it ends."""
-    if at < len(content) and content[at] < 128:  # as most are
-        return content[at], at + 1
+    if at + 1 < len(content):  # nearly all have one byte or two
+        first, second = content[at], content[at + 1]
+        if first < 128:
+            return first, at + 1
+        if second < 128:
+            return first & 127 | second << 7, at + 2
     value = 0
     for shift, octet in enumerate(content[at : at + 10]):
         value |= (octet & 127) << 7 * shift
@@ -212,14 +216,10 @@ def _parse_block(content: bytes, entries: Entries, room: int) -> int:
         raise damage("the restart points of a block lie outside of it")
     at, key = 0, b""
     while at < end:
-        # most numbers are one byte, and lengths two, for which a call would take as long as all the rest
+        # a call would take as long as all the rest
         shared, at = (content[at], at + 1) if content[at] < 128 else read_varint(content, at)
         unshared, at = (content[at], at + 1) if content[at] < 128 else read_varint(content, at)
-        length, at = content[at], at + 1
-        if length > 127:
-            length, at = (
-                (length & 127 | content[at] << 7, at + 1) if content[at] < 128 else read_varint(content, at - 1)
-            )
+        length, at = read_varint(content, at)
         key_end = at + unshared
         value_end = key_end + length
         room -= shared + unshared + 64
