@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import partial
-from glob import escape
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
 from unicodedata import normalize
@@ -121,7 +120,7 @@ class CompareTask(msgspec.Struct, frozen=True, kw_only=True):
     never_taken: tuple[str, ...]
     """Patterns of the last segment of keys."""
     never_taken_folders: tuple[str, ...]
-    """Beginnings of keys."""
+    """Regular expressions of beginnings of keys."""
     folders: tuple[str, ...]
     """Beginnings of keys; what has none of them is never taken."""
     last_times: tuple[int, int]
@@ -401,9 +400,9 @@ def _compare_chunk(
         ObjectFlags(
             named,
             young,
-            _match_some(named, in_question, keys, task.protected),
-            _match_some(named, in_question, [key.rpartition("/")[2] for key in keys], task.never_taken)
-            | _match_some(named, in_question, keys, [f"{escape(each)}*" for each in task.never_taken_folders])
+            _match_some(named, in_question, keys, map(translate, task.protected)),
+            _match_some(named, in_question, [key.rpartition("/")[2] for key in keys], map(translate, task.never_taken))
+            | _match_some(named, in_question, keys, task.never_taken_folders)
             | outside,
             marked_ms,
         ),
@@ -469,11 +468,13 @@ class _EarlierMark:
         return found, marked_ms
 
 
-def _match_some(objects: Flags, places: NDArray[np.int64], texts: Iterable[str], patterns: Sequence[str]) -> Flags:
-    """Return which of as many objects match a pattern. Those at `places`, which have these texts, are looked at."""
+def _match_some(objects: Flags, places: NDArray[np.int64], texts: Iterable[str], patterns: Iterable[str]) -> Flags:
+    """Return which of as many objects match a regular expression. Those at `places`, which have these texts, are looked
+    at.
+    """
     found = np.zeros_like(objects)
-    if patterns:
-        matches: Callable[[str], object] = re.compile("|".join(translate(each) for each in patterns)).match
+    if expression := "|".join(patterns):
+        matches: Callable[[str], object] = re.compile(expression).match
         found[places] = [matches(text) is not None for text in texts]
     return found
 

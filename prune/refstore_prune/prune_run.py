@@ -190,6 +190,11 @@ def _check_before(store_url: str, sources: Sequence[NameSource], options: PruneO
     checks.refuse(owned, ())
     for source in sources:
         source.check(store_url)
+    if not any(source.folders for source in sources):
+        raise Invalid(
+            f"nothing of {', '.join(source.text for source in sources)} lies in {store_url}, so nothing there may be "
+            "deleted; prune the store in which the table lies"
+        )
     if not options.dry_run:
         checks.refuse(checks.check_min_age(options.min_age, sources), options.consent)
     return unseen
@@ -321,7 +326,7 @@ def _compare_task(run: PruneRun, listing: Listing, facts: Sequence[SourceFacts],
         protected=tuple(sorted({each for some in map(protecting_patterns, run.options.protect) for each in some})),
         never_taken=tuple(sorted({pattern for source in run.sources for pattern in source.never_taken})),
         never_taken_folders=tuple(sorted({each for source in run.sources for each in source.never_taken_folders})),
-        folders=tuple(sorted({source.folder for source in run.sources})),
+        folders=tuple(sorted({each for source in run.sources for each in source.folders})),
         last_times=(last.manifest.marked_ms, last.manifest.stood_ms) if last else (0, 0),
         unmarked_ms=tuple(last.unmarked_ms) if last else (),
     )
@@ -387,7 +392,7 @@ def make_report(
     skipped = listing.facts.skipped
     examples = ", ".join(listing.facts.skipped_examples)
     grace_ms = run.options.grace // timedelta(milliseconds=1)
-    folders = sorted({source.folder for source in run.sources})
+    folders = sorted({each for source in run.sources for each in source.folders})
     first_ms = stood_ms if found.first_marked_ms == run.began_ms else found.first_marked_ms
     return PruneReport(
         run_id=run.layout.run_id,

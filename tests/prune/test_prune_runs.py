@@ -215,7 +215,7 @@ def test_what_appears_while_names_are_read_was_not_listed(folder: Path, url: str
 def test_what_is_protected_or_never_taken_stays(folder: Path, url: str, engines: Engines) -> None:
     make_store(folder, ["a/_SUCCESS", "_SUCCESS", "keep/x", "log/[1]/x", "log/1/x"])
     source = GivenNames(NAMED)
-    source.never_taken, source.never_taken_folders = ("_SUCCESS",), ("log/[1]/",)
+    source.never_taken, source.never_taken_folders = ("_SUCCESS",), (r"log/\[1\]/",)
     prune(url, source, engines, protect=["keep/*"])
     found = prune(url, source, engines, protect=["keep/*"])
     assert (count_of(found, "protected"), count_of(found, "never taken")) == (1, 3)

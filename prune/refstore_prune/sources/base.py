@@ -68,17 +68,17 @@ class NameSource(ABC):
     """How messages and reports call it; without secrets."""
     base_url: str = ""
     """What names without a scheme are relative to; '': the store that is pruned."""
-    folder: str = ""
-    """The folder of the store, with a slash at its end, of which the source knows all names; '': the whole store. It is
-    known when `check` has returned. What lies outside of the folders of all sources stays.
+    folders: tuple[str, ...] = ("",)
+    """The folders of the store, with a slash at their end, of which the source knows all names; '': the whole store.
+    They are known when `check` has returned. What lies outside of the folders of all sources stays.
     """
     min_age: timedelta = timedelta(days=7)
     """How long after it is written something may be named for the first time. What is younger stays."""
     never_taken: tuple[str, ...] = ()
     """Patterns of the last segment of keys that stay although nothing names them, such as `_SUCCESS`."""
     never_taken_folders: tuple[str, ...] = ()
-    """Beginnings of keys that stay although nothing names them: folders of the source's own, with a slash at the end.
-    They are known when `check` has returned.
+    """Regular expressions: a key stays, although nothing names it, if one of them matches its beginning, such as that
+    of a folder of the source's own. They are known when `check` has returned.
     """
 
     def check(self, store_url: str) -> None:

@@ -6,8 +6,10 @@ libraries answer what one version needs, and leave out removed files, change dat
 
 All commits that are there are read, the oldest checkpoint, the newest one, and each one before which a commit is gone:
 what the other checkpoints name, an older one and the commits after it name, too. Removed files are named as long as
-the log has them, because older versions and readers of changes need them. So are change data and deletion vectors. All
-that lies in `_delta_log/` and other hidden folders of the table stays, as VACUUM leaves it.
+the log has them, because older versions and readers of changes need them. So are change data and deletion vectors. If a
+part of the log vanishes while it is read, the run stops: a new checkpoint has what it named, and was not read.
+
+All that lies in `_delta_log/` and other hidden folders stays, as VACUUM leaves it.
 
 A table with a feature that this module does not know is refused by the feature's name: it may name files elsewhere.
 """
@@ -18,7 +20,6 @@ import io
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
@@ -46,15 +47,14 @@ from refstore_prune.sources.base import (
     SourceFacts,
     SourceOptions,
 )
-from refstore_prune.sources.table_place import batch_names, folder_in_store, place_in_store, place_of
+from refstore_prune.sources.table_place import batch_names, folders_in_store, place_in_store, place_of
 
 LOG: Final = "_delta_log/"
 SIDECARS: Final = f"{LOG}_sidecars/"
-HIDDEN: Final = "_"
-"""What the names of folders begin with that VACUUM leaves alone."""
-CHANGE_DATA: Final = "_change_data/"
-ATTEMPTS: Final = 5
-"""How often a log is read that is cleaned up meanwhile."""
+HIDDEN: Final = r"(?s:.*/)?(?:\.|_(?!change_data/|[^/=]+=[^/]*/)|metadata/)"
+"""What VACUUM leaves alone, below the table: all that begins with a dot or `_`, files or whole folders, but for change
+data and partitions, which have the names of columns; and `metadata/`, in which UniForm writes that of Iceberg.
+"""
 TASK_BYTES: Final = 16 * 1024 * 1024
 TASK_COMMITS: Final = 200
 """What a task reads at most: so many commits of together so many bytes, or one file."""
@@ -125,8 +125,6 @@ class _Log(NamedTuple):
     commits: list[ObjectInfo]
     checkpoints: list[ObjectInfo]
     """Files of those that must be read."""
-    hidden_keys: list[str]
-    """What is named because it lies in a hidden folder; all of the log is."""
     version: int
 
 
@@ -143,23 +141,11 @@ class _LogReader:
         return open_objects(self.url, read_only=True)
 
     def list_log(self, store: ObjectStore) -> _Log:
-        """List the log, again where it changed meanwhile. Raises Corrupt, Invalid."""
-        for _ in range(ATTEMPTS - 1):
-            with suppress(Corrupt):
-                return self._list_once(store)
-        return self._list_once(store)
-
-    def _list_once(self, store: ObjectStore) -> _Log:
         """List the log. Raises Corrupt: the newest version cannot be read of what is there; Invalid: there is none."""
-        hidden_keys: list[str] = []
         commits: dict[int, ObjectInfo] = {}
         compacted: list[ObjectInfo] = []
         parts: dict[tuple[int, int, str], list[ObjectInfo]] = {}
-        for each in store.list(HIDDEN):
-            folder, slash, _ = each.key.partition("/")
-            if not slash or "=" in folder or each.key.startswith(CHANGE_DATA):
-                continue  # files of versions
-            hidden_keys.append(each.key)
+        for each in store.list(LOG):
             name = each.key.removeprefix(LOG)
             if found := _COMMIT.fullmatch(name):
                 commits[int(found[1])] = each
@@ -178,40 +164,29 @@ class _LogReader:
         if missing := set(range(newest + 1, version)) - commits.keys():
             raise Corrupt(
                 f"{self.text}: commit {min(missing)} of its log is missing, so the table cannot be read and nothing "
-                "may be deleted; restore it"
+                "may be deleted; run again, and if it is missing then, restore it"
             )
         needed = {newest} & checkpoints.keys()
         for before, after in pairwise([-1, *checkpoints]):
             if not commits.keys() >= set(range(before + 1, after + 1)):
                 needed.add(after)
         files = [each for at in sorted(needed) for each in checkpoints[at]]
-        return _Log([*commits.values(), *compacted], files, hidden_keys, version)
+        return _Log([*commits.values(), *compacted], files, version)
 
-    def read_all(self) -> Iterator[str]:
-        """Yield the names of the whole log, of which a part vanished while it was read."""
+    def read(self, files: Iterable[ObjectInfo]) -> Iterator[str]:
+        """Yield the names in files of the log. Raises Corrupt."""
         store = self.open()
-        lost: RefstoreError | None = None
-        for _ in range(ATTEMPTS):
-            log = self.list_log(store)
-            try:
-                yield from self.read(store, [*log.commits, *log.checkpoints])
-            except (ObjectNotFound, CorruptObject) as error:
-                lost = error
-            else:
-                return
-        raise Corrupt(
-            f"{self.text}: its log names a file that is not there, or changes faster than it is read, so nothing may "
-            f"be deleted; restore it, or run again: {lost}"
-        )
-
-    def read(self, store: ObjectStore, files: Iterable[ObjectInfo]) -> Iterator[str]:
-        """Yield the names in files of the log. Raises ObjectNotFound, CorruptObject: one vanished, or was replaced."""
         for each in files:
             try:
                 if each.key.endswith(".json"):
                     yield from self._read_lines(store, each)
                 else:
                     yield from self._read_parquet(store, each)
+            except (ObjectNotFound, CorruptObject) as error:
+                raise Corrupt(
+                    f"{self.text}: {each.key}, or what it names, is not there or was replaced, so nothing may be "
+                    f"deleted; run again, as the log may have been cleaned up, or restore it: {error}"
+                ) from error
             except RefstoreError:
                 raise
             except (msgspec.MsgspecError, pa.ArrowException, OSError, ValueError, LookupError) as error:
@@ -293,19 +268,11 @@ class _LogTask:
     files: list[ObjectInfo]
 
     def __call__(self) -> Iterator[NameBatch]:
-        yield from batch_names(self._names())
-
-    def _names(self) -> Iterator[str]:
-        try:
-            yield from self.log.read(self.log.open(), self.files)
-        except (ObjectNotFound, CorruptObject):
-            yield from self.log.read_all()  # a checkpoint that was not there yet has what the lost file had
+        yield from batch_names(self.log.read(self.files))
 
 
 class DeltaSource(NameSource):
     min_age = timedelta(days=7)
-    never_taken = ("_*", ".*")
-    """As VACUUM leaves files with such names."""
 
     def __init__(self, target: str) -> None:
         self.text = f"delta:{target}"
@@ -317,17 +284,17 @@ class DeltaSource(NameSource):
         self._read: dict[str, int] = {}
 
     def check(self, store_url: str) -> None:
-        self.folder = folder_in_store(store_url, self.base_url)
-        store = self._log.open()
-        log = self._log.list_log(store)
-        for _ in self._log.read(store, log.commits[-1:]):
+        if any(folders_in_store(self._log.url, place_in_store(store_url, ""))):
+            raise Invalid(f"{store_url} is only a part of {self.text}; prune the table's folder, or one above it")
+        self.folders = folders_in_store(store_url, self.base_url)
+        self.never_taken_folders = tuple(f"{re.escape(each)}{HIDDEN}" for each in self.folders)
+        for _ in self._log.read(self._log.list_log(self._log.open()).commits[-1:]):
             pass
 
     def parts(self) -> Iterator[NamePart]:
         self._began_ms = SystemClock().now_ms()
         log = self._log.list_log(self._log.open())
         self._read = {"newest version": log.version, "commits": len(log.commits), "checkpoints": len(log.checkpoints)}
-        yield from batch_names(f"{self.base_url}/{key}" for key in log.hidden_keys)
         tasks = chain(
             split_sized(log.commits, lambda each: each.size_bytes, size_max=TASK_BYTES, items_max=TASK_COMMITS),
             ([each] for each in log.checkpoints),

@@ -2,24 +2,32 @@
 
 `iceberg:CATALOG.NAMESPACE.TABLE` asks a catalog, as pyiceberg's own configuration (`.pyiceberg.yaml`,
 `PYICEBERG_CATALOG__*`) and the options `--property` describe it. `iceberg:METADATA_FILE_URL` and `iceberg:TABLE_FOLDER`
-need no catalog: they read all metadata files of the folder, as any of them may be newer. Files are read by pyiceberg,
-with the credentials that the catalog gives, the properties, or those that pyarrow finds itself (`AWS_*`, `~/.aws`).
+need no catalog: they read all metadata files of the folder, as any of them may be the current one. Files are read by
+pyiceberg, with the credentials that the catalog gives, the properties, or those that pyarrow finds itself (`AWS_*`,
+`~/.aws`).
 
 A snapshot names its manifest list, the manifests in it, and the data files, delete files and deletion vectors in these.
 An entry with the status DELETED counts, too: Iceberg's specification keeps its file until the snapshot that deleted it
 is gone. Metadata files name themselves, snapshots, statistics and each other.
 
-The snapshots of the current metadata file must be there completely. Older metadata files name snapshots that expired
-since: what is gone of these names nothing any more.
+Why a table may change while it is read: whatever is committed later names files of the metadata file from which it was
+made, and new files, which are young. So it is enough that one metadata file is read completely that was current when
+the reading began. If something is missing that it names, the run stops: its snapshot may have expired, but newer
+manifests, which were not read, may name the same data files. Metadata files in the log of another one are older. What
+is gone of these, or of what only they name, is nothing that the current one needs.
+
+The folders in which the table has metadata are listed, whatever names the table. A metadata file of another table stops
+the run, as nothing tells their files apart. One that is newer than what the catalog has is read, too: it may be of a
+commit under way, or the catalog may be one that the table has left.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, reduce
@@ -40,7 +48,7 @@ from refstore.core.batches import split_sized
 from refstore.core.clock import SystemClock
 from refstore.errors import Corrupt, Invalid, ObjectsRefused, ObjectsUnavailable, RefstoreError
 from refstore_prune.sources.base import MetadataPlace, NameBatch, NamePart, NameSource, SourceFacts, SourceOptions
-from refstore_prune.sources.table_place import NOWHERE, batch_names, folder_in_store, place_in_store, place_of
+from refstore_prune.sources.table_place import batch_names, folders_in_store, place_in_store, place_of
 
 FORMATS: Final = (1, 2, 3)
 """The versions of Iceberg's format of which is known where names stand."""
@@ -49,10 +57,8 @@ MANIFEST_PATH: Final = (500,)
 MANIFEST_LENGTH: Final = (501,)
 FILE_PATH: Final = (2, 100)
 """Where names stand in manifest lists and manifests, by the ids of the fields."""
-ATTEMPTS: Final = 5
-"""How often a table is read that changes meanwhile."""
 READERS: Final = 8
-"""How many manifest lists are read at a time."""
+"""How many metadata files or manifest lists are read at a time."""
 TASK_BYTES: Final = 32 * 1024 * 1024
 TASK_MANIFESTS: Final = 256
 """What a task reads at most: so many manifests of together so many bytes, or one manifest."""
@@ -73,35 +79,58 @@ class _MetadataLogEntry(msgspec.Struct, rename="kebab"):
 
 
 class _Metadata(msgspec.Struct, rename="kebab"):
-    """What names something in a metadata file."""
+    """What names something in a metadata file, and what it says of the table."""
 
     format_version: int
     location: str
+    table_uuid: str | None = None
     last_updated_ms: int = 0
+    properties: dict[str, str] | None = None
     snapshots: list[_Snapshot] | None = None
     metadata_log: list[_MetadataLogEntry] | None = None
     statistics: list[_StatisticsFile] | None = None
     partition_statistics: list[_StatisticsFile] | None = None
+
+    def is_of(self, other: _Metadata) -> bool:
+        """Return whether both are of the same table. Old tables of format 1 have no UUID."""
+        if self.table_uuid is None or other.table_uuid is None:
+            return place_of(self.location) == place_of(other.location)
+        return self.table_uuid == other.table_uuid
 
 
 class _ManifestFile(NamedTuple):
     path: str
     bytes: int
     must_exist: bool
-    """Whether a snapshot of the current metadata file names it."""
 
 
-class _TableNames(NamedTuple):
-    """What the metadata files and manifest lists of a table name."""
+class _Table(NamedTuple):
+    """The metadata files of a table."""
 
-    files: set[str]
-    """All but what only manifests name."""
-    manifests: dict[str, _ManifestFile]
-    folders: set[str]
-    """Where the table and its metadata files lie."""
-    location: str
-    """Where the table lies as of its current metadata file."""
-    read: dict[str, int]
+    files: FileIO
+    properties: dict[str, str]
+    """Which read the files."""
+    metadata: dict[str, _Metadata]
+    """By the location of its file."""
+    current: str
+    gone: int
+    """How many of the log are not there."""
+    bases: frozenset[str]
+    """Folders in which all metadata files were looked at, and in the folders `metadata` below them; by `place_of`."""
+
+    def heads(self) -> set[str]:
+        """Return the metadata files that may be the current one, as the log of no other one has them."""
+        logs = (each.metadata_log or () for each in self.metadata.values())
+        older = {place_of(entry.metadata_file) for log in logs for entry in log}
+        return {self.current, *(each for each in self.metadata if place_of(each) not in older)}
+
+    def folders(self) -> list[str]:
+        """Return the folders of which the table has all names. One of object-storage layout is that of many tables."""
+        now = self.metadata[self.current]
+        properties = now.properties or {}
+        is_shared = properties.get("write.object-storage.enabled", "").lower() == "true"
+        paths = [properties.get("write.metadata.path", ""), "" if is_shared else properties.get("write.data.path", "")]
+        return [now.location, *paths, *map(_folder_of, self.metadata)]
 
 
 class _HeldFile(InputFile):
@@ -130,10 +159,49 @@ class _TableReader:
     target: str
     properties: dict[str, str]
 
-    def locate(self) -> tuple[str, list[str], dict[str, str]]:
-        """Return the current metadata file ('': not known), others, and the properties that read them."""
-        if ":" in self.target or self.target.startswith("/"):
-            return (self.target if self.target.endswith(ENDINGS) else "", self._list_folder(), self.properties)
+    def read(self) -> _Table:
+        """Read the metadata files. Raises Invalid: they are not of one table, or its files may be other tables', too."""
+        properties, current, listed = self.properties, "", set[str]()
+        has_catalog = ":" not in self.target and not self.target.startswith("/")
+        if has_catalog:
+            current, properties = self._ask_catalog()
+        else:
+            target = self.target.rstrip("/")
+            base = _base_of(target) if target.endswith(ENDINGS) else target.removesuffix("/metadata")
+            listed = self._list(properties, {base})
+            if not listed:
+                raise Invalid(f"{self.text} has no metadata files in {base}; name one, or the catalog and table")
+        files = load_file_io(properties, current or min(listed))
+        metadata = _read_metadata_files(files, listed or {current})
+        current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
+        now = metadata[current]
+        log = {entry.metadata_file for entry in now.metadata_log or ()}
+        paths = {now.location, (now.properties or {}).get("write.metadata.path", now.location)}
+        bases = {place_of(each): each for each in (*map(_base_of, {current, *log}), *paths)}
+        known = {place_of(each) for each in (*metadata, *log)}
+        found = self._list(properties, bases.values())
+        others = _read_metadata_files(files, {each for each in found if place_of(each) not in known})
+        for location, each in (metadata | others).items():
+            if location not in log and not each.is_of(now):
+                raise Invalid(
+                    f"{self.text}: {location} is of another table than {current}, so nothing tells whose the files are "
+                    "that lie beside them; remove it if that table was dropped, or give no store in which they lie"
+                )
+            if not has_catalog or each.last_updated_ms >= now.last_updated_ms:
+                metadata[location] = each
+        older = _read_metadata_files(files, log - metadata.keys(), must_exist=False)
+        gone = len(log - metadata.keys() - older.keys())
+        table = _Table(files, properties, metadata | older, current, gone, frozenset(bases))
+        for location in table.heads():
+            if (table.metadata[location].properties or {}).get("gc.enabled", "true").lower() != "true":
+                raise Invalid(
+                    f"{self.text}: {location} says gc.enabled=false, so the table's files may be those of others, too, "
+                    "and nothing may be deleted; if they are not, set the table's property to true"
+                )
+        return table
+
+    def _ask_catalog(self) -> tuple[str, dict[str, str]]:
+        """Return the current metadata file, and the properties that read it."""
         catalog, _, name = self.target.partition(".")
         with _failures_of(self.text, ObjectsUnavailable):
             try:
@@ -141,66 +209,33 @@ class _TableReader:
             except (NoSuchTableError, ValueError) as error:
                 known = "write iceberg:CATALOG.NAMESPACE.TABLE of pyiceberg's configuration, or a URL"
                 raise Invalid(f"{self.text} cannot be loaded; {known}: {error}") from error
-        return table.metadata_location, [], dict(table.io.properties)
+        return table.metadata_location, dict(table.io.properties)
 
-    def _list_folder(self) -> list[str]:
-        """Return all metadata files of the folder that the source names, or in which its file lies."""
-        target = self.target.rstrip("/")
-        folder = target.rpartition("/")[0] if target.endswith(ENDINGS) else f"{target}/metadata"
-        scheme, host, path = PyArrowFileIO.parse_location(folder)
-        found: list[fs.FileInfo] = []
-        with _failures_of(folder), suppress(FileNotFoundError):
-            found = PyArrowFileIO(self.properties).fs_by_scheme(scheme, host).get_file_info(fs.FileSelector(path))
-        files = [f"{folder}/{each.base_name}" for each in found if each.base_name.endswith(ENDINGS)]
-        if not files:
-            raise Invalid(f"{self.text} has no metadata files in {folder}; name one, or the catalog and table")
-        return files
-
-    def read(self) -> tuple[_TableNames, dict[str, str]]:
-        """Read the metadata files and manifest lists, again where the table changed meanwhile. Raises Corrupt: what the
-        current metadata file names is not there.
-        """
-        missing: FileNotFoundError | None = None
-        for _ in range(ATTEMPTS):
-            current, others, properties = self.locate()
-            try:
-                return _read_names(load_file_io(properties, current or others[0]), current, others), properties
-            except FileNotFoundError as error:
-                missing = error
-        raise Corrupt(
-            f"{self.text}: a file is missing that its current metadata names, so nothing may be deleted; restore it, "
-            f"or name the newest metadata file of the table: {missing}"
-        )
+    def _list(self, properties: dict[str, str], bases: Iterable[str]) -> set[str]:
+        """Return the metadata files in folders, and in the folders `metadata` below them."""
+        found: set[str] = set()
+        for folder in (f"{base.rstrip('/')}{below}" for base in bases for below in ("/metadata", "")):
+            scheme, host, path = PyArrowFileIO.parse_location(folder)
+            with _failures_of(folder):
+                selector = fs.FileSelector(path, allow_not_found=True)
+                entries = PyArrowFileIO(properties).fs_by_scheme(scheme, host).get_file_info(selector)
+            found.update(f"{folder}/{each.base_name}" for each in entries if each.base_name.endswith(ENDINGS))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class _ManifestTask:
     """Reads the names in some manifests."""
 
-    table: _TableReader
     properties: dict[str, str]
     manifests: list[_ManifestFile]
 
     def __call__(self) -> Iterator[NameBatch]:
-        yield from batch_names(self._names())
-
-    def _names(self) -> Iterator[str]:
         files = load_file_io(self.properties, self.manifests[0].path)
         for manifest in self.manifests:
-            try:
-                for (path,) in _read_records(files, manifest.path, FILE_PATH, bytes_min=manifest.bytes):
-                    yield path
-            except FileNotFoundError as error:
-                if manifest.must_exist and self._must_exist(manifest.path):
-                    raise Corrupt(
-                        f"{self.table.text}: {manifest.path} is missing, and a snapshot of the table names it, so "
-                        "nothing may be deleted; restore it, or expire the snapshot"
-                    ) from error
-
-    def _must_exist(self, path: str) -> bool:
-        """Return whether the table still names the manifest, or its snapshot expired since it was read."""
-        named = self.table.read()[0].manifests.get(path)
-        return named is not None and named.must_exist
+            with _may_be_gone(manifest.path, manifest.must_exist):
+                records = _read_records(files, manifest.path, FILE_PATH, bytes_min=manifest.bytes)
+                yield from batch_names(path for (path,) in records)
 
 
 class IcebergSource(NameSource):
@@ -209,25 +244,24 @@ class IcebergSource(NameSource):
 
     def __init__(self, target: str, options: SourceOptions) -> None:
         self.text = f"iceberg:{target}"
-        self._table = _TableReader(self.text, target, dict(options.properties))
+        self._reader = _TableReader(self.text, target, dict(options.properties))
         self._began_ms = 0
-        self._folders: set[str] = set()
+        self._bases: frozenset[str] = frozenset()
         self._read: dict[str, int] = {}
 
     def check(self, store_url: str) -> None:
-        found = self._table.read()[0]
-        self._folders = found.folders
-        folder = folder_in_store(store_url, found.location)
-        self.folder = "" if folder == NOWHERE else folder  # a store of the table's data, or of its metadata, alone
+        self.folders = folders_in_store(store_url, *self._reader.read().folders())
 
     def parts(self) -> Iterator[NamePart]:
         self._began_ms = SystemClock().now_ms()
-        found, properties = self._table.read()
-        self._folders, self._read = found.folders, found.read
-        yield from batch_names(found.files)
-        manifests = found.manifests.values()
+        table = self._reader.read()
+        self._bases = table.bases
+        names, manifests, gone = _read_lists(table)
+        self._read = {"metadata files": len(table.metadata), "manifests": len(manifests)}
+        self._read["metadata files and manifest lists that are gone"] = table.gone + gone
+        yield from batch_names(names)
         for chosen in split_sized(manifests, lambda each: each.bytes, size_max=TASK_BYTES, items_max=TASK_MANIFESTS):
-            yield _ManifestTask(self._table, properties, chosen)
+            yield _ManifestTask(table.properties, chosen)
 
     def facts(self) -> SourceFacts:
         not_seen = [
@@ -238,7 +272,7 @@ class IcebergSource(NameSource):
         return SourceFacts(source=self.text, began_ms=self._began_ms, read=self._read, not_seen=not_seen)
 
     def reads_metadata(self, place: MetadataPlace, store_url: str) -> bool:
-        return place.kind == "iceberg" and place_in_store(store_url, place.folder) in map(place_of, self._folders)
+        return place.kind == "iceberg" and place_in_store(store_url, place.folder) in self._bases
 
 
 def open_iceberg(target: str, options: SourceOptions) -> NameSource:
@@ -248,72 +282,74 @@ def open_iceberg(target: str, options: SourceOptions) -> NameSource:
     return IcebergSource(target, options)
 
 
-def _read_names(files: FileIO, current: str, others: Iterable[str]) -> _TableNames:
-    """Read what the metadata files name. Raises FileNotFoundError: something that the current one names is gone."""
-    metadata = {current: _read_metadata(files, current)} if current else {}
-    gone = _read_older(files, others, metadata)
-    current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
-    gone |= _read_older(files, [entry.metadata_file for entry in metadata[current].metadata_log or ()], metadata)
-    lists: dict[str, bool] = {}
-    found = _TableNames(set(metadata), {}, set(), metadata[current].location, {})
-    for location in dict.fromkeys((current, *metadata)):  # the current one first: what it names must exist
-        for snapshot in metadata[location].snapshots or ():
-            for path in snapshot.manifests:
-                _ = found.manifests.setdefault(path, _ManifestFile(path, 0, location == current))
+def _read_lists(table: _Table) -> tuple[set[str], list[_ManifestFile], int]:
+    """Return what the metadata files and manifest lists name, the manifests of these, and how many lists are gone."""
+    names, lists, found = set(table.metadata), dict[str, bool](), list[_ManifestFile]()
+    heads = table.heads()
+    for location, metadata in table.metadata.items():
+        must_exist = location in heads
+        for snapshot in metadata.snapshots or ():
+            found += [_ManifestFile(path, 0, must_exist) for path in snapshot.manifests]
             if snapshot.manifest_list:
-                _ = lists.setdefault(snapshot.manifest_list, location == current)
-        for statistics in (metadata[location].statistics, metadata[location].partition_statistics):
-            found.files.update(each.statistics_path for each in statistics or ())
-        folder = location.rpartition("/")[0]
-        found.folders.update((folder, folder.removesuffix("/metadata"), metadata[location].location))
+                lists[snapshot.manifest_list] = must_exist or lists.get(snapshot.manifest_list, False)
+        for statistics in (metadata.statistics, metadata.partition_statistics):
+            names.update(each.statistics_path for each in statistics or ())
     with ThreadPoolExecutor(READERS) as threads:
-        read = threads.map(partial(_read_manifests, files), lists, lists.values())
-        for path, manifests in zip(lists, read, strict=True):
-            if manifests is None:
-                gone.add(path)
-            for manifest in manifests or ():
-                _ = found.manifests.setdefault(manifest.path, manifest)
-    found.files.update(lists, found.manifests)
-    found.read.update(
-        {"metadata files": len(metadata), "manifest lists": len(lists), "manifests": len(found.manifests)}
-    )
-    found.read["metadata files and manifest lists that are gone"] = len(gone)
-    return found
+        read = list(threads.map(partial(_read_list, table.files), lists, lists.values()))
+    found += [manifest for manifests in read for manifest in manifests or ()]
+    manifests = {each.path: each for each in sorted(found, key=lambda each: (each.must_exist, each.bytes))}
+    return names.union(lists, manifests), list(manifests.values()), read.count(None)
 
 
-def _read_older(files: FileIO, locations: Iterable[str], metadata: dict[str, _Metadata]) -> set[str]:
-    """Read what is there of older metadata files, and return what is gone."""
-    gone: set[str] = set()
-    for location in locations:
-        if location not in metadata:
-            try:
-                metadata[location] = _read_metadata(files, location)
-            except FileNotFoundError:
-                gone.add(location)
-    return gone
+def _folder_of(location: str) -> str:
+    return location.rpartition("/")[0]
 
 
-def _read_metadata(files: FileIO, location: str) -> _Metadata:
-    data = _read_file(files, location)
-    with _failures_of(location):
-        metadata = msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Metadata)
-    if metadata.format_version not in FORMATS:
-        raise Invalid(
-            f"{location} has version {metadata.format_version} of Iceberg's format; this refstore knows "
-            f"{', '.join(map(str, FORMATS))}: use a newer one"
-        )
-    return metadata
+def _base_of(location: str) -> str:
+    """Return the folder of a metadata file, or the one above, if it has the name that this folder has by default."""
+    return _folder_of(location).removesuffix("/metadata")
 
 
-def _read_manifests(files: FileIO, path: str, must_exist: bool) -> list[_ManifestFile] | None:
+def _read_metadata_files(files: FileIO, locations: Collection[str], *, must_exist: bool = True) -> dict[str, _Metadata]:
+    """Read metadata files, without those that are gone and may be."""
+    with ThreadPoolExecutor(READERS) as threads:
+        read = threads.map(partial(_read_metadata, files, must_exist=must_exist), locations)
+        return {location: each for location, each in zip(locations, read, strict=True) if each is not None}
+
+
+def _read_metadata(files: FileIO, location: str, *, must_exist: bool) -> _Metadata | None:
+    with _may_be_gone(location, must_exist):
+        data = _read_file(files, location)
+        with _failures_of(location):
+            metadata = msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Metadata)
+        if metadata.format_version not in FORMATS:
+            raise Invalid(
+                f"{location} has version {metadata.format_version} of Iceberg's format; this refstore knows "
+                f"{', '.join(map(str, FORMATS))}: use a newer one"
+            )
+        return metadata
+    return None
+
+
+def _read_list(files: FileIO, path: str, must_exist: bool) -> list[_ManifestFile] | None:
     """Return the manifests of a manifest list; None: it is gone, and may be."""
-    try:
+    with _may_be_gone(path, must_exist):
         records = _read_records(files, path, MANIFEST_PATH, MANIFEST_LENGTH)
         return [_ManifestFile(manifest, length, must_exist) for manifest, length in records]
-    except FileNotFoundError:
+    return None
+
+
+@contextmanager
+def _may_be_gone(path: str, must_exist: bool) -> Generator[None]:
+    """Go on without a file that is gone. Raises Corrupt if it must exist."""
+    try:
+        yield
+    except FileNotFoundError as error:
         if must_exist:
-            raise
-        return None
+            raise Corrupt(
+                f"{path} is missing, and the table names it, so nothing may be deleted; run again, as a snapshot may "
+                "have expired while the table was read, and if it is missing then, restore it"
+            ) from error
 
 
 def _read_records(files: FileIO, path: str, *fields: tuple[int, ...], bytes_min: int = 0) -> Iterator[tuple[Any, ...]]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from refstore.core.arrow_arrays import make_array
 from refstore.core.batches import split_batches
 from refstore.objects.store_urls import parse_store_url
 from refstore_gc.untyped_arrow import pa
 from refstore_prune.sources.base import BATCH_NAMES, NameBatch
-
-NOWHERE: Final = "/"
-"""The folder of a table that lies elsewhere: no key begins so."""
 
 
 def batch_names(names: Iterable[str]) -> Iterator[NameBatch]:
@@ -35,13 +31,19 @@ def place_in_store(store_url: str, folder: str) -> str:
     return place_of(f"{store.scheme}:{store.host}/{store.path}/{folder}")
 
 
-def folder_in_store(store_url: str, table: str) -> str:
-    """Return the folder of a table in a store, as `NameSource.folder`: what lies beside the table is not the table's to
-    name. `table`: its URL or path.
+def folders_in_store(store_url: str, *folders: str) -> tuple[str, ...]:
+    """Return what of some folders lies in a store, as `NameSource.folders`: '' if the store lies in one of them.
+    `folders`: their URLs or paths.
     """
-    store, inner = place_in_store(store_url, ""), place_of(table)
-    if store.startswith("file:"):
-        store, inner = (f"file:{os.path.realpath(each.removeprefix('file:'))}" for each in (store, inner))
-    if f"{store}/".startswith(f"{inner}/"):
-        return ""
-    return f"{inner.removeprefix(f'{store}/')}/" if inner.startswith(f"{store}/") else NOWHERE
+    found: set[str] = set()
+    store, *places = map(_follow_links, (place_in_store(store_url, ""), *map(place_of, filter(None, folders))))
+    for place in places:
+        if f"{store}/".startswith(f"{place}/"):
+            found.add("")
+        elif place.startswith(f"{store}/"):
+            found.add(f"{place.removeprefix(f'{store}/')}/")
+    return tuple(sorted(found))
+
+
+def _follow_links(place: str) -> str:
+    return f"file:{os.path.realpath(place.removeprefix('file:') or '/')}" if place.startswith("file:") else place
