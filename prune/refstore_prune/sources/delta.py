@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote
@@ -115,8 +115,15 @@ class _Action(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 _decode_action: Final = msgspec.json.Decoder(_Action).decode
 _ACTIONS: Final = frozenset(_Action.__struct_encode_fields__)
-_FILE_ACTIONS: Final = ("add", "remove", "cdc", "sidecar")
-_FILE_FIELDS: Final = ("path", "deletionVector.storageType", "deletionVector.pathOrInlineDv")
+_COLUMNS: Final = [
+    "protocol",
+    *(f"{action}.path" for action in ("add", "remove", "cdc", "sidecar")),
+    *(
+        f"{action}.deletionVector.{field}"
+        for action in ("add", "remove")
+        for field in ("storageType", "pathOrInlineDv")
+    ),
+]
 
 
 class _Log(NamedTuple):
@@ -173,15 +180,17 @@ class _LogReader:
         files = [each for at in sorted(needed) for each in checkpoints[at]]
         return _Log([*commits.values(), *compacted], files, version)
 
-    def read(self, files: Iterable[ObjectInfo]) -> Iterator[str]:
+    def read(self, files: Iterable[ObjectInfo]) -> Iterator[NameBatch]:
+        yield from batch_names(self._read(files))
+
+    def _read(self, files: Iterable[ObjectInfo]) -> Iterator[str]:
         """Yield the names in files of the log. Raises Corrupt."""
         store = self.open()
         for each in files:
             try:
-                if each.key.endswith(".json"):
-                    yield from self._read_lines(store, each)
-                else:
-                    yield from self._read_parquet(store, each)
+                read = self._read_lines if each.key.endswith(".json") else self._read_parquet
+                for action in read(store, each):
+                    yield from self._names_of(store, action)
             except (ObjectNotFound, CorruptObject) as error:
                 raise Corrupt(
                     f"{self.text}: {each.key}, or what it names, is not there or was replaced, so nothing may be "
@@ -195,38 +204,29 @@ class _LogReader:
                     f"be deleted; restore it, or use a newer refstore: {error}"
                 ) from error
 
-    def _read_lines(self, store: ObjectStore, file: ObjectInfo) -> Iterator[str]:
+    def _read_lines(self, store: ObjectStore, file: ObjectInfo) -> Iterator[_Action]:
         for line in io.BufferedReader(open_object(store, file.key, file.size_bytes)):
             if line.strip():
-                action = _decode_action(line)
-                if action.protocol is not None:
-                    self.check_protocol(action.protocol)
-                if action.sidecar is not None:
-                    yield from self._read_sidecar(store, action.sidecar.path)
-                for each in (action.add, action.remove, action.cdc):
-                    if each is not None:
-                        yield from self._names(each.path, each.deletion_vector)
+                yield _decode_action(line)
 
-    def _read_parquet(self, store: ObjectStore, file: ObjectInfo) -> Iterator[str]:
+    def _read_parquet(self, store: ObjectStore, file: ObjectInfo) -> Iterator[_Action]:
         parquet: Any = pq.ParquetFile(cast("Any", open_object(store, file.key, file.size_bytes)))
         if unknown := set(parquet.schema_arrow.names) - _ACTIONS:
             raise msgspec.ValidationError(f"the unknown column {min(unknown)}")
-        columns = [f"{action}.{field}" for action in _FILE_ACTIONS for field in _FILE_FIELDS]
-        for batch in parquet.iter_batches(BATCH_NAMES, columns=["protocol", *columns]):
-            actions: dict[str, list[Any]] = {
-                action: batch.column(action).drop_null().to_pylist() for action in batch.schema.names
-            }
-            for protocol in actions.pop("protocol", []):
-                self.check_protocol(msgspec.convert(protocol, _TableProtocol))
-            for sidecar in actions.pop("sidecar", []):
-                yield from self._read_sidecar(store, sidecar["path"])
-            for each in chain.from_iterable(actions.values()):
-                vector = each.get("deletionVector")
-                yield from self._names(each["path"], vector and msgspec.convert(vector, _DeletionVector))
+        for batch in parquet.iter_batches(BATCH_NAMES, columns=_COLUMNS):
+            for row in batch.to_pylist():
+                yield msgspec.convert(row, _Action)
 
-    def _read_sidecar(self, store: ObjectStore, path: str) -> Iterator[str]:
-        """Yield what a part of a checkpoint names. It lies in the folder of all, whatever stands before its name."""
-        yield from self._read_parquet(store, store.head(SIDECARS + unquote(path).rpartition("/")[2]))
+    def _names_of(self, store: ObjectStore, action: _Action) -> Iterator[str]:
+        if action.protocol is not None:
+            self.check_protocol(action.protocol)
+        if action.sidecar is not None:  # it lies in the folder of all, whatever stands before its name
+            sidecar = store.head(SIDECARS + unquote(action.sidecar.path).rpartition("/")[2])
+            for each in self._read_parquet(store, sidecar):
+                yield from self._names_of(store, each)
+        for each in (action.add, action.remove, action.cdc):
+            if each is not None:
+                yield from self._names(each.path, each.deletion_vector)
 
     def _names(self, path: str, vector: _DeletionVector | None) -> Iterator[str]:
         yield self._name(path)
@@ -260,17 +260,6 @@ class _LogReader:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _LogTask:
-    """Reads the names in some files of a log."""
-
-    log: _LogReader
-    files: list[ObjectInfo]
-
-    def __call__(self) -> Iterator[NameBatch]:
-        yield from batch_names(self.log.read(self.files))
-
-
 class DeltaSource(NameSource):
     min_age = timedelta(days=7)
 
@@ -300,7 +289,7 @@ class DeltaSource(NameSource):
             ([each] for each in log.checkpoints),
         )
         for files in tasks:
-            yield _LogTask(self._log, files)
+            yield partial(self._log.read, files)
 
     def facts(self) -> SourceFacts:
         not_seen = [

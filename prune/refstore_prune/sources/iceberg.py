@@ -28,7 +28,6 @@ import io
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, reduce
 from operator import getitem
@@ -85,11 +84,14 @@ class _Metadata(msgspec.Struct, rename="kebab"):
     location: str
     table_uuid: str | None = None
     last_updated_ms: int = 0
-    properties: dict[str, str] | None = None
+    properties: dict[str, str] = {}
     snapshots: list[_Snapshot] | None = None
     metadata_log: list[_MetadataLogEntry] | None = None
     statistics: list[_StatisticsFile] | None = None
     partition_statistics: list[_StatisticsFile] | None = None
+
+    def log(self) -> set[str]:
+        return {entry.metadata_file for entry in self.metadata_log or ()}
 
     def is_of(self, other: _Metadata) -> bool:
         """Return whether both are of the same table. Old tables of format 1 have no UUID."""
@@ -107,30 +109,16 @@ class _ManifestFile(NamedTuple):
 class _Table(NamedTuple):
     """The metadata files of a table."""
 
-    files: FileIO
     properties: dict[str, str]
     """Which read the files."""
     metadata: dict[str, _Metadata]
     """By the location of its file."""
     current: str
+    heads: set[str]
+    """What may be the current metadata file, as no other one has it in its log: all that these name must exist."""
+    bases: set[str]
+    """Folders that were listed, and the folders `metadata` below them: all metadata files there were looked at."""
     gone: int
-    """How many of the log are not there."""
-    bases: frozenset[str]
-    """Folders in which all metadata files were looked at, and in the folders `metadata` below them; by `place_of`."""
-
-    def heads(self) -> set[str]:
-        """Return the metadata files that may be the current one, as the log of no other one has them."""
-        logs = (each.metadata_log or () for each in self.metadata.values())
-        older = {place_of(entry.metadata_file) for log in logs for entry in log}
-        return {self.current, *(each for each in self.metadata if place_of(each) not in older)}
-
-    def folders(self) -> list[str]:
-        """Return the folders of which the table has all names. One of object-storage layout is that of many tables."""
-        now = self.metadata[self.current]
-        properties = now.properties or {}
-        is_shared = properties.get("write.object-storage.enabled", "").lower() == "true"
-        paths = [properties.get("write.metadata.path", ""), "" if is_shared else properties.get("write.data.path", "")]
-        return [now.location, *paths, *map(_folder_of, self.metadata)]
 
 
 class _HeldFile(InputFile):
@@ -151,61 +139,85 @@ class _HeldFile(InputFile):
         return cast("InputStream", io.BytesIO(self._data))
 
 
-@dataclass(frozen=True, slots=True)
-class _TableReader:
-    """Reads a table. It is pickled to tasks."""
+class IcebergSource(NameSource):
+    min_age = timedelta(days=3)
+    never_taken = ("version-hint.text", ".*.crc", "_SUCCESS")
 
-    text: str
-    target: str
-    properties: dict[str, str]
+    def __init__(self, target: str, options: SourceOptions) -> None:
+        self.text = f"iceberg:{target}"
+        self._target = target.rstrip("/")
+        self._properties = dict(options.properties)
+        self._began_ms = 0
+        self._bases: set[str] = set()
+        self._read: dict[str, int] = {}
 
-    def read(self) -> _Table:
-        """Read the metadata files. Raises Invalid: they are not of one table, or its files may be other tables', too."""
-        properties, current, listed = self.properties, "", set[str]()
-        has_catalog = ":" not in self.target and not self.target.startswith("/")
+    def check(self, store_url: str) -> None:
+        table = self._read_table()
+        now = table.metadata[table.current]
+        paths = [now.properties.get("write.metadata.path", "")]
+        if now.properties.get("write.object-storage.enabled", "").lower() != "true":  # by which tables share a folder
+            paths.append(now.properties.get("write.data.path", ""))
+        self.folders = folders_in_store(store_url, now.location, *paths, *map(_folder_of, table.metadata))
+
+    def parts(self) -> Iterator[NamePart]:
+        self._began_ms = SystemClock().now_ms()
+        table = self._read_table()
+        self._bases = table.bases
+        names, manifests, gone = _read_lists(table)
+        self._read = {"metadata files": len(table.metadata), "manifests": len(manifests)}
+        self._read["metadata files and manifest lists that are gone"] = table.gone + gone
+        yield from batch_names(names)
+        for chosen in split_sized(manifests, lambda each: each.bytes, size_max=TASK_BYTES, items_max=TASK_MANIFESTS):
+            yield partial(_read_manifests, table.properties, chosen)
+
+    def _read_table(self) -> _Table:
+        """Read the metadata files. Raises Invalid: one is of another table, or the files may be other tables', too."""
+        properties, current, metadata = self._properties, "", dict[str, _Metadata]()
+        has_catalog = ":" not in self._target and not self._target.startswith("/")
         if has_catalog:
             current, properties = self._ask_catalog()
+            metadata = _read_metadata_files(properties, [current])
+            _raise_if_gone({current} - metadata.keys())
+            bases = {metadata[current].location, *map(_base_of, (current, *metadata[current].log()))}
         else:
-            target = self.target.rstrip("/")
-            base = _base_of(target) if target.endswith(ENDINGS) else target.removesuffix("/metadata")
-            listed = self._list(properties, {base})
-            if not listed:
-                raise Invalid(f"{self.text} has no metadata files in {base}; name one, or the catalog and table")
-        files = load_file_io(properties, current or min(listed))
-        metadata = _read_metadata_files(files, listed or {current})
+            bases = {_base_of(self._target) if self._target.endswith(ENDINGS) else self._target}
+        listed = self._list(properties, {place_of(each): each for each in bases}.values())
+        metadata |= _read_metadata_files(properties, listed - metadata.keys())
+        if not metadata:
+            raise Invalid(f"{self.text} has no metadata files in {min(bases)}; name one, or the catalog and table")
         current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
         now = metadata[current]
-        log = {entry.metadata_file for entry in now.metadata_log or ()}
-        paths = {now.location, (now.properties or {}).get("write.metadata.path", now.location)}
-        bases = {place_of(each): each for each in (*map(_base_of, {current, *log}), *paths)}
-        known = {place_of(each) for each in (*metadata, *log)}
-        found = self._list(properties, bases.values())
-        others = _read_metadata_files(files, {each for each in found if place_of(each) not in known})
-        for location, each in (metadata | others).items():
-            if location not in log and not each.is_of(now):
+        for location, each in metadata.items():
+            if location not in now.log() and not each.is_of(now):
                 raise Invalid(
                     f"{self.text}: {location} is of another table than {current}, so nothing tells whose the files are "
-                    "that lie beside them; remove it if that table was dropped, or give no store in which they lie"
+                    "that lie beside them; remove it if that table was dropped, or prune no store in which they lie"
                 )
-            if not has_catalog or each.last_updated_ms >= now.last_updated_ms:
-                metadata[location] = each
-        older = _read_metadata_files(files, log - metadata.keys(), must_exist=False)
-        gone = len(log - metadata.keys() - older.keys())
-        table = _Table(files, properties, metadata | older, current, gone, frozenset(bases))
-        for location in table.heads():
-            if (table.metadata[location].properties or {}).get("gc.enabled", "true").lower() != "true":
+        metadata |= _read_metadata_files(properties, now.log() - metadata.keys())
+        gone = {*listed, *now.log()} - metadata.keys()
+        if has_catalog:  # what is older than its table, and not in the log, is not the table's any more
+            metadata = {
+                location: each
+                for location, each in metadata.items()
+                if location in now.log() or each.last_updated_ms >= now.last_updated_ms
+            }
+        older = {place_of(location) for each in metadata.values() for location in each.log()}
+        _raise_if_gone(each for each in gone if place_of(each) not in older)
+        heads = {current, *(each for each in metadata if place_of(each) not in older)}
+        for location in heads:
+            if metadata[location].properties.get("gc.enabled", "true").lower() != "true":
                 raise Invalid(
                     f"{self.text}: {location} says gc.enabled=false, so the table's files may be those of others, too, "
                     "and nothing may be deleted; if they are not, set the table's property to true"
                 )
-        return table
+        return _Table(properties, metadata, current, heads, set(map(place_of, bases)), len(gone))
 
     def _ask_catalog(self) -> tuple[str, dict[str, str]]:
         """Return the current metadata file, and the properties that read it."""
-        catalog, _, name = self.target.partition(".")
+        catalog, _, name = self._target.partition(".")
         with _failures_of(self.text, ObjectsUnavailable):
             try:
-                table = load_catalog(catalog, **self.properties).load_table(name)
+                table = load_catalog(catalog, **self._properties).load_table(name)
             except (NoSuchTableError, ValueError) as error:
                 known = "write iceberg:CATALOG.NAMESPACE.TABLE of pyiceberg's configuration, or a URL"
                 raise Invalid(f"{self.text} cannot be loaded; {known}: {error}") from error
@@ -221,47 +233,6 @@ class _TableReader:
                 entries = PyArrowFileIO(properties).fs_by_scheme(scheme, host).get_file_info(selector)
             found.update(f"{folder}/{each.base_name}" for each in entries if each.base_name.endswith(ENDINGS))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _ManifestTask:
-    """Reads the names in some manifests."""
-
-    properties: dict[str, str]
-    manifests: list[_ManifestFile]
-
-    def __call__(self) -> Iterator[NameBatch]:
-        files = load_file_io(self.properties, self.manifests[0].path)
-        for manifest in self.manifests:
-            with _may_be_gone(manifest.path, manifest.must_exist):
-                records = _read_records(files, manifest.path, FILE_PATH, bytes_min=manifest.bytes)
-                yield from batch_names(path for (path,) in records)
-
-
-class IcebergSource(NameSource):
-    min_age = timedelta(days=3)
-    never_taken = ("version-hint.text", ".*.crc", "_SUCCESS")
-
-    def __init__(self, target: str, options: SourceOptions) -> None:
-        self.text = f"iceberg:{target}"
-        self._reader = _TableReader(self.text, target, dict(options.properties))
-        self._began_ms = 0
-        self._bases: frozenset[str] = frozenset()
-        self._read: dict[str, int] = {}
-
-    def check(self, store_url: str) -> None:
-        self.folders = folders_in_store(store_url, *self._reader.read().folders())
-
-    def parts(self) -> Iterator[NamePart]:
-        self._began_ms = SystemClock().now_ms()
-        table = self._reader.read()
-        self._bases = table.bases
-        names, manifests, gone = _read_lists(table)
-        self._read = {"metadata files": len(table.metadata), "manifests": len(manifests)}
-        self._read["metadata files and manifest lists that are gone"] = table.gone + gone
-        yield from batch_names(names)
-        for chosen in split_sized(manifests, lambda each: each.bytes, size_max=TASK_BYTES, items_max=TASK_MANIFESTS):
-            yield _ManifestTask(table.properties, chosen)
 
     def facts(self) -> SourceFacts:
         not_seen = [
@@ -282,25 +253,6 @@ def open_iceberg(target: str, options: SourceOptions) -> NameSource:
     return IcebergSource(target, options)
 
 
-def _read_lists(table: _Table) -> tuple[set[str], list[_ManifestFile], int]:
-    """Return what the metadata files and manifest lists name, the manifests of these, and how many lists are gone."""
-    names, lists, found = set(table.metadata), dict[str, bool](), list[_ManifestFile]()
-    heads = table.heads()
-    for location, metadata in table.metadata.items():
-        must_exist = location in heads
-        for snapshot in metadata.snapshots or ():
-            found += [_ManifestFile(path, 0, must_exist) for path in snapshot.manifests]
-            if snapshot.manifest_list:
-                lists[snapshot.manifest_list] = must_exist or lists.get(snapshot.manifest_list, False)
-        for statistics in (metadata.statistics, metadata.partition_statistics):
-            names.update(each.statistics_path for each in statistics or ())
-    with ThreadPoolExecutor(READERS) as threads:
-        read = list(threads.map(partial(_read_list, table.files), lists, lists.values()))
-    found += [manifest for manifests in read for manifest in manifests or ()]
-    manifests = {each.path: each for each in sorted(found, key=lambda each: (each.must_exist, each.bytes))}
-    return names.union(lists, manifests), list(manifests.values()), read.count(None)
-
-
 def _folder_of(location: str) -> str:
     return location.rpartition("/")[0]
 
@@ -310,46 +262,77 @@ def _base_of(location: str) -> str:
     return _folder_of(location).removesuffix("/metadata")
 
 
-def _read_metadata_files(files: FileIO, locations: Collection[str], *, must_exist: bool = True) -> dict[str, _Metadata]:
-    """Read metadata files, without those that are gone and may be."""
+def _read_metadata_files(properties: dict[str, str], locations: Collection[str]) -> dict[str, _Metadata]:
+    """Read metadata files; those that are gone are not in the answer."""
+    if not locations:
+        return {}
     with ThreadPoolExecutor(READERS) as threads:
-        read = threads.map(partial(_read_metadata, files, must_exist=must_exist), locations)
+        read = threads.map(partial(_read_metadata, load_file_io(properties, min(locations))), locations)
         return {location: each for location, each in zip(locations, read, strict=True) if each is not None}
 
 
-def _read_metadata(files: FileIO, location: str, *, must_exist: bool) -> _Metadata | None:
-    with _may_be_gone(location, must_exist):
+def _read_metadata(files: FileIO, location: str) -> _Metadata | None:
+    try:
         data = _read_file(files, location)
-        with _failures_of(location):
-            metadata = msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Metadata)
-        if metadata.format_version not in FORMATS:
-            raise Invalid(
-                f"{location} has version {metadata.format_version} of Iceberg's format; this refstore knows "
-                f"{', '.join(map(str, FORMATS))}: use a newer one"
-            )
-        return metadata
-    return None
+    except FileNotFoundError:
+        return None
+    with _failures_of(location):
+        metadata = msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Metadata)
+    if metadata.format_version not in FORMATS:
+        raise Invalid(
+            f"{location} has version {metadata.format_version} of Iceberg's format; this refstore knows "
+            f"{', '.join(map(str, FORMATS))}: use a newer one"
+        )
+    return metadata
+
+
+def _read_lists(table: _Table) -> tuple[set[str], list[_ManifestFile], int]:
+    """Return what the metadata files and manifest lists name, the manifests of these, and how many lists are gone."""
+    names, lists, found = set(table.metadata), dict[str, bool](), list[_ManifestFile]()
+    for location, metadata in table.metadata.items():
+        must_exist = location in table.heads
+        for snapshot in metadata.snapshots or ():
+            found += [_ManifestFile(path, 0, must_exist) for path in snapshot.manifests]
+            if snapshot.manifest_list:
+                lists[snapshot.manifest_list] = must_exist or lists.get(snapshot.manifest_list, False)
+        for statistics in (metadata.statistics, metadata.partition_statistics):
+            names.update(each.statistics_path for each in statistics or ())
+    files = load_file_io(table.properties, table.current)
+    with ThreadPoolExecutor(READERS) as threads:
+        read = list(threads.map(partial(_read_list, files), lists, lists.values()))
+    found += [manifest for manifests in read for manifest in manifests or ()]
+    manifests = {each.path: each for each in sorted(found, key=lambda each: (each.must_exist, each.bytes))}
+    return names.union(lists, manifests), list(manifests.values()), read.count(None)
 
 
 def _read_list(files: FileIO, path: str, must_exist: bool) -> list[_ManifestFile] | None:
     """Return the manifests of a manifest list; None: it is gone, and may be."""
-    with _may_be_gone(path, must_exist):
+    try:
         records = _read_records(files, path, MANIFEST_PATH, MANIFEST_LENGTH)
         return [_ManifestFile(manifest, length, must_exist) for manifest, length in records]
-    return None
+    except FileNotFoundError:
+        _raise_if_gone([path] if must_exist else [])
+        return None
 
 
-@contextmanager
-def _may_be_gone(path: str, must_exist: bool) -> Generator[None]:
-    """Go on without a file that is gone. Raises Corrupt if it must exist."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        if must_exist:
-            raise Corrupt(
-                f"{path} is missing, and the table names it, so nothing may be deleted; run again, as a snapshot may "
-                "have expired while the table was read, and if it is missing then, restore it"
-            ) from error
+def _read_manifests(properties: dict[str, str], manifests: Sequence[_ManifestFile]) -> Iterator[NameBatch]:
+    """Yield the names in some manifests."""
+    files = load_file_io(properties, manifests[0].path)
+    for each in manifests:
+        try:
+            records = _read_records(files, each.path, FILE_PATH, bytes_min=each.bytes)
+            yield from batch_names(path for (path,) in records)
+        except FileNotFoundError:
+            _raise_if_gone([each.path] if each.must_exist else [])
+
+
+def _raise_if_gone(paths: Iterable[str]) -> None:
+    """Raise Corrupt for what must exist, and does not."""
+    for path in paths:
+        raise Corrupt(
+            f"{path} is missing, and the table names it, so nothing may be deleted; run again, as a snapshot may have "
+            "expired while the table was read, and if it is missing then, restore it"
+        )
 
 
 def _read_records(files: FileIO, path: str, *fields: tuple[int, ...], bytes_min: int = 0) -> Iterator[tuple[Any, ...]]:
@@ -373,7 +356,7 @@ def _is_whole(data: bytes, at: int, mark: bytes) -> bool:
         at += size + len(mark)
         if records < 1 or size < 0 or data[at - len(mark) : at] != mark:
             return False
-    return True
+    return at == len(data)
 
 
 def _read_long(data: bytes, at: int) -> tuple[int, int]:

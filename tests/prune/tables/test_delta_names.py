@@ -27,7 +27,7 @@ from tests.prune.tables.delta_tables import (
     split_checkpoint,
     versions_of,
 )
-from tests.prune.tables.table_runs import names_of, open_table, prune_twice, read_parts
+from tests.prune.tables.table_runs import age, names_of, open_table, prune_twice, read_parts
 
 ORPHANS = {
     "part-00000-left-over.snappy.parquet",
@@ -268,6 +268,7 @@ def test_a_table_that_is_none(folder: Path) -> None:
 
 def test_files_of_a_commit_under_way_stay(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
+    age(copy)
     make_store(copy, ORPHANS)
     make_store(copy, {"part-00000-under-way.parquet"}, days_ago=6.9)
     report = refstore_prune.prune(copy, f"delta:{copy}", dry_run=True, grace=timedelta(0), engine="local")

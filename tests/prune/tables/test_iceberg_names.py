@@ -215,7 +215,7 @@ def test_half_a_file_is_refused(lake: Path, table: Table) -> None:
     for location in (lists, snapshot.manifests(table.io)[0].manifest_path):
         file = path_of(location)
         whole = file.read_bytes()
-        for end in range(0, len(whole), len(whole) // 20):
+        for end in (*range(0, len(whole), len(whole) // 20), whole.index(whole[-16:]) + 8):
             if location != lists or not whole[:end].endswith(whole[-16:]):
                 file.write_bytes(whole[:end])
                 with pytest.raises(Corrupt):
