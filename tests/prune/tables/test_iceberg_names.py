@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.table import StaticTable, Table
+from pyiceberg.table import Table
 
 import refstore_prune
 from refstore.errors import Corrupt, Invalid, ObjectsRefused, PruneStopped
@@ -124,6 +125,61 @@ def test_data_and_metadata_that_lie_elsewhere(lake: Path) -> None:
     assert read_rows(table) == [(number, "monday") for number in range(10)]
 
 
+def test_what_lies_beside_the_data_of_a_table_elsewhere_stays(lake: Path) -> None:
+    elsewhere = {"write.data.path": f"file://{lake}/store/data", "write.metadata.path": f"file://{lake}/store/meta"}
+    make_table(lake, properties=elsewhere).append(numbers(0))
+    left_over = {"data/left-over", "meta/left-over"}
+    make_store(lake / "store", left_over | {"photos/1", "metadata/1", "data2/1"})
+    assert prune_twice(lake / "store", NAME, catalog_properties(lake)) == left_over
+
+
+def test_a_store_that_has_nothing_of_the_table_is_refused(lake: Path, table: Table) -> None:
+    make_store(lake, {"other/photos/1"})
+    with pytest.raises(Invalid, match=r"orders lies in .*other"):
+        prune_twice(lake / "other", NAME, catalog_properties(lake))
+
+
+def test_a_folder_of_the_data_of_many_tables_is_refused(lake: Path) -> None:
+    shared = {"write.data.path": f"file://{lake}/data", "write.object-storage.enabled": "true"}
+    make_table(lake, properties=shared).append(numbers(0))
+    make_store(lake, {"data/0110/1001/1010/10000000/sales/returns/1.parquet"})
+    with pytest.raises(Invalid, match="lies in"):
+        prune_twice(lake / "data", NAME, catalog_properties(lake))
+
+
+def test_a_table_whose_files_may_be_shared_is_refused(lake: Path, table: Table) -> None:
+    with table.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    for name in (NAME, f"iceberg:{folder_of(table)}"):
+        with pytest.raises(Invalid, match=r"gc\.enabled"):
+            open_table(name, catalog_properties(lake)).check(f"file://{lake}")
+
+
+@pytest.mark.parametrize("place", ["metadata", "."])
+@pytest.mark.parametrize("how", ["catalog", "file", "folder"])
+def test_metadata_of_another_table_in_the_same_folder_is_refused(
+    lake: Path, table: Table, how: str, place: str
+) -> None:
+    metadata = json.loads(path_of(table.metadata.metadata_log[0].metadata_file).read_text())
+    other = folder_of(table) / place / "00001-other.metadata.json"
+    other.write_text(json.dumps({**metadata, "table-uuid": "00000000-0000-0000-0000-000000000000"}))
+    name = {"catalog": NAME, "file": f"iceberg:{table.metadata_location}", "folder": f"iceberg:{folder_of(table)}"}[how]
+    with pytest.raises(Invalid, match="00001-other"):
+        names_of(name, catalog_properties(lake) if how == "catalog" else None)
+
+
+def test_commits_of_another_catalog_stay(lake: Path, table: Table) -> None:
+    """The table has left the catalog that is asked."""
+    old = catalog_properties(lake) | {"uri": f"sqlite:///{lake}/old.db"}
+    shutil.copyfile(lake / "catalog.db", lake / "old.db")
+    for first in (60, 70):
+        table.append(numbers(first).rename_columns(["id", "weekday"]))
+    before = same_state(table)
+    make_store(folder_of(table), ORPHANS)
+    assert prune_twice(folder_of(table), NAME, old) == ORPHANS
+    assert same_state(table) == before
+
+
 def test_two_tables_below_a_prefix_need_two_sources(lake: Path, table: Table) -> None:
     other = make_table(lake, "sales.returns")
     other.append(numbers(0))
@@ -164,24 +220,33 @@ def test_statistics_and_compressed_metadata(lake: Path, table: Table) -> None:
 
 
 def test_a_snapshot_that_expires_while_the_table_is_read(lake: Path, table: Table) -> None:
-    """Its manifests go, as Spark removes them. What is read of the others is complete."""
+    """Its manifests go, as Spark removes them. New ones, which this reading has not, may name the same data files."""
     parts = list(open_table(NAME, catalog_properties(lake)).parts())
     named_by = {
         each.snapshot_id: {manifest.manifest_path for manifest in each.manifests(table.io)}
         for each in table.snapshots()
     }
-    for ref in table.metadata.refs.values():
-        named_by[0] = named_by.get(0, set()) | named_by.pop(ref.snapshot_id, set())
-    alone = {
-        each: named - set().union(*(named_by[other] for other in named_by.keys() - {each}))
-        for each, named in named_by.items()
-    }
-    expired, lost = next((each, paths) for each, paths in alone.items() if each and paths)
+    kept = set().union(*(named_by.pop(ref.snapshot_id, set()) for ref in table.metadata.refs.values()))
+    expired, lost = next((each, paths - kept) for each, paths in named_by.items() if paths - kept)
     table.maintenance.expire_snapshots().by_id(expired).commit()
     for manifest in lost:
         path_of(manifest).unlink()
-    needed = needed_files(StaticTable.from_metadata(table.metadata_location))
-    assert set(read_parts(parts)) >= {each for each in needed - {table.metadata_location} if path_of(each).exists()}
+    with pytest.raises(Corrupt, match="run again"):
+        list(read_parts(parts))
+
+
+@pytest.mark.parametrize("kind", ["manifest", "manifest list"])
+def test_what_the_newest_metadata_file_names_must_be_there(lake: Path, table: Table, kind: str) -> None:
+    """Whichever file of the table is named."""
+    named = table.metadata_location
+    table.append(numbers(60).rename_columns(["id", "weekday"]))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    path_of(
+        snapshot.manifest_list if kind == "manifest list" else snapshot.manifests(table.io)[0].manifest_path
+    ).unlink()
+    with pytest.raises(Corrupt, match="run again"):
+        names_of(f"iceberg:{named}")
 
 
 def test_a_manifest_that_is_missing_stops_the_run(lake: Path, table: Table) -> None:
