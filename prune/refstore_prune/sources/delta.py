@@ -47,14 +47,13 @@ from refstore_prune.sources.base import (
     SourceFacts,
     SourceOptions,
 )
-from refstore_prune.sources.table_place import batch_names, folders_in_store, place_in_store, place_of
+from refstore_prune.sources.table_place import batch_names, folders_in_store, hidden_files, place_in_store, place_of
 
 LOG: Final = "_delta_log/"
+CHANGE_DATA: Final = "_change_data/"
+ICEBERG: Final = "metadata/"
+"""In which UniForm writes that of Iceberg. VACUUM leaves it alone, and all that is hidden but for change data."""
 SIDECARS: Final = f"{LOG}_sidecars/"
-HIDDEN: Final = r"(?s:.*/)?(?:\.|_(?!change_data/|[^/=]+=[^/]*/)|metadata/)"
-"""What VACUUM leaves alone, below the table: all that begins with a dot or `_`, files or whole folders, but for change
-data and partitions, which have the names of columns; and `metadata/`, in which UniForm writes that of Iceberg.
-"""
 TASK_BYTES: Final = 16 * 1024 * 1024
 TASK_COMMITS: Final = 200
 """What a task reads at most: so many commits of together so many bytes, or one file."""
@@ -276,7 +275,9 @@ class DeltaSource(NameSource):
         if any(folders_in_store(self._log.url, place_in_store(store_url, ""))):
             raise Invalid(f"{store_url} is only a part of {self.text}; prune the table's folder, or one above it")
         self.folders = folders_in_store(store_url, self.base_url)
-        self.never_taken_folders = tuple(f"{re.escape(each)}{HIDDEN}" for each in self.folders)
+        self.never_taken_folders = tuple(
+            f"{hidden_files(each, CHANGE_DATA)}|{re.escape(each)}(?s:.*/)?{ICEBERG}" for each in self.folders
+        )
         for _ in self._log.read(self._log.list_log(self._log.open()).commits[-1:]):
             pass
 

@@ -16,6 +16,8 @@ the reading began. If something is missing that it names, the run stops: its sna
 manifests, which were not read, may name the same data files. Metadata files in the log of another one are older. What
 is gone of these, or of what only they name, is nothing that the current one needs.
 
+Files and folders whose names begin with a dot or `_` stay, as Iceberg's `remove_orphan_files` leaves them.
+
 The folders in which the table has metadata are listed, whatever names the table. A metadata file of another table stops
 the run, as nothing tells their files apart. One that is newer than what the catalog has is read, too: it may be of a
 commit under way, or the catalog may be one that the table has left.
@@ -47,7 +49,7 @@ from refstore.core.batches import split_sized
 from refstore.core.clock import SystemClock
 from refstore.errors import Corrupt, Invalid, ObjectsRefused, ObjectsUnavailable, RefstoreError
 from refstore_prune.sources.base import MetadataPlace, NameBatch, NamePart, NameSource, SourceFacts, SourceOptions
-from refstore_prune.sources.table_place import batch_names, folders_in_store, place_in_store, place_of
+from refstore_prune.sources.table_place import batch_names, folders_in_store, hidden_files, place_in_store, place_of
 
 FORMATS: Final = (1, 2, 3)
 """The versions of Iceberg's format of which is known where names stand."""
@@ -141,7 +143,7 @@ class _HeldFile(InputFile):
 
 class IcebergSource(NameSource):
     min_age = timedelta(days=3)
-    never_taken = ("version-hint.text", ".*.crc", "_SUCCESS")
+    never_taken = ("version-hint.text",)
 
     def __init__(self, target: str, options: SourceOptions) -> None:
         self.text = f"iceberg:{target}"
@@ -158,6 +160,7 @@ class IcebergSource(NameSource):
         if now.properties.get("write.object-storage.enabled", "").lower() != "true":  # by which tables share a folder
             paths.append(now.properties.get("write.data.path", ""))
         self.folders = folders_in_store(store_url, now.location, *paths, *map(_folder_of, table.metadata))
+        self.never_taken_folders = tuple(map(hidden_files, self.folders))
 
     def parts(self) -> Iterator[NamePart]:
         self._began_ms = SystemClock().now_ms()
@@ -172,35 +175,33 @@ class IcebergSource(NameSource):
 
     def _read_table(self) -> _Table:
         """Read the metadata files. Raises Invalid: one is of another table, or the files may be other tables', too."""
-        properties, current, metadata = self._properties, "", dict[str, _Metadata]()
-        has_catalog = ":" not in self._target and not self._target.startswith("/")
-        if has_catalog:
+        properties, current = self._properties, ""
+        metadata, older, bases = dict[str, _Metadata](), set[str](), {self._target}
+        if has_catalog := ":" not in self._target and not self._target.startswith("/"):
             current, properties = self._ask_catalog()
-            metadata = _read_metadata_files(properties, [current])
+            metadata = dict(_read_metadata_files(properties, [current]))
             _raise_if_gone({current} - metadata.keys())
-            bases = {metadata[current].location, *map(_base_of, (current, *metadata[current].log()))}
-        else:
-            bases = {_base_of(self._target) if self._target.endswith(ENDINGS) else self._target}
-        listed = self._list(properties, {place_of(each): each for each in bases}.values())
-        metadata |= _read_metadata_files(properties, listed - metadata.keys())
+            older = metadata[current].log()
+            bases = {metadata[current].location, *map(_base_of, (current, *older))}
+        elif self._target.endswith(ENDINGS):
+            bases = {_base_of(self._target)}
+        wanted = older | self._list(properties, {place_of(each): each for each in bases}.values())
+        gone = wanted - metadata.keys()
+        first = next(iter(metadata), "")
+        for location, each in _read_metadata_files(properties, wanted - metadata.keys()):
+            gone.discard(location)
+            first = first or location
+            now = metadata.get(first, each)
+            if not each.is_of(now):
+                raise Invalid(
+                    f"{self.text}: {first} and {location} are metadata files of two tables, so nothing tells whose the "
+                    "files beside them are; remove those of a table that was dropped, or leave this folder out"
+                )
+            if not has_catalog or location in older or each.last_updated_ms >= now.last_updated_ms:
+                metadata[location] = each
         if not metadata:
             raise Invalid(f"{self.text} has no metadata files in {min(bases)}; name one, or the catalog and table")
         current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
-        now = metadata[current]
-        for location, each in metadata.items():
-            if location not in now.log() and not each.is_of(now):
-                raise Invalid(
-                    f"{self.text}: {location} is of another table than {current}, so nothing tells whose the files are "
-                    "that lie beside them; remove it if that table was dropped, or prune no store in which they lie"
-                )
-        metadata |= _read_metadata_files(properties, now.log() - metadata.keys())
-        gone = {*listed, *now.log()} - metadata.keys()
-        if has_catalog:  # what is older than its table, and not in the log, is not the table's any more
-            metadata = {
-                location: each
-                for location, each in metadata.items()
-                if location in now.log() or each.last_updated_ms >= now.last_updated_ms
-            }
         older = {place_of(location) for each in metadata.values() for location in each.log()}
         _raise_if_gone(each for each in gone if place_of(each) not in older)
         heads = {current, *(each for each in metadata if place_of(each) not in older)}
@@ -262,13 +263,12 @@ def _base_of(location: str) -> str:
     return _folder_of(location).removesuffix("/metadata")
 
 
-def _read_metadata_files(properties: dict[str, str], locations: Collection[str]) -> dict[str, _Metadata]:
-    """Read metadata files; those that are gone are not in the answer."""
-    if not locations:
-        return {}
-    with ThreadPoolExecutor(READERS) as threads:
-        read = threads.map(partial(_read_metadata, load_file_io(properties, min(locations))), locations)
-        return {location: each for location, each in zip(locations, read, strict=True) if each is not None}
+def _read_metadata_files(properties: dict[str, str], locations: Collection[str]) -> Iterator[tuple[str, _Metadata]]:
+    """Yield what metadata files have, without those that are gone."""
+    if locations:
+        with ThreadPoolExecutor(READERS) as threads:
+            read = threads.map(partial(_read_metadata, load_file_io(properties, min(locations))), locations)
+            yield from ((location, each) for location, each in zip(locations, read, strict=True) if each is not None)
 
 
 def _read_metadata(files: FileIO, location: str) -> _Metadata | None:

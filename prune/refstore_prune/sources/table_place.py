@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 from refstore.core.arrow_arrays import make_array
@@ -15,6 +16,14 @@ from refstore_prune.sources.base import BATCH_NAMES, NameBatch
 def batch_names(names: Iterable[str]) -> Iterator[NameBatch]:
     for batch in split_batches(names, BATCH_NAMES):
         yield make_array(batch, pa.string())
+
+
+def hidden_files(folder: str, *seen: str) -> str:
+    """Return a regular expression of keys in a folder that engines and cleaners take for none of a table's: a name of
+    theirs, of a file or a folder, begins with a dot or `_`, and is none of a partition, nor one of `seen`.
+    """
+    others = "|".join([r"_[^/=]+=[^/]*/", *seen])
+    return rf"{re.escape(folder)}(?s:.*/)?(?!{others})[._]"
 
 
 def place_of(url: str) -> str:
