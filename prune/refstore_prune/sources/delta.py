@@ -213,8 +213,9 @@ class _LogReader:
         if unknown := set(parquet.schema_arrow.names) - _ACTIONS:
             raise msgspec.ValidationError(f"the unknown column {min(unknown)}")
         for batch in parquet.iter_batches(BATCH_NAMES, columns=_COLUMNS):
-            for row in batch.to_pylist():
-                yield msgspec.convert(row, _Action)
+            for kind in batch.schema.names:
+                for action in batch.column(kind).drop_null().to_pylist():
+                    yield msgspec.convert({kind: action}, _Action)
 
     def _names_of(self, store: ObjectStore, action: _Action) -> Iterator[str]:
         if action.protocol is not None:

@@ -33,6 +33,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial, reduce
 from operator import getitem
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -40,7 +41,7 @@ from pyarrow import fs
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import FileIO, InputFile, InputStream, load_file_io
+from pyiceberg.io import FileIO, InputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
@@ -123,24 +124,6 @@ class _Table(NamedTuple):
     gone: int
 
 
-class _HeldFile(InputFile):
-    """Bytes that were read, as a file for pyiceberg."""
-
-    def __init__(self, location: str, data: bytes) -> None:
-        super().__init__(location)
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def exists(self) -> bool:
-        return True
-
-    def open(self, seekable: bool = True) -> InputStream:
-        del seekable
-        return cast("InputStream", io.BytesIO(self._data))
-
-
 class IcebergSource(NameSource):
     min_age = timedelta(days=3)
     never_taken = ("version-hint.text",)
@@ -176,7 +159,7 @@ class IcebergSource(NameSource):
     def _read_table(self) -> _Table:
         """Read the metadata files. Raises Invalid: one is of another table, or the files may be other tables', too."""
         properties, current = self._properties, ""
-        metadata, older, bases = dict[str, _Metadata](), set[str](), {self._target}
+        metadata, older, bases = dict[str, _Metadata](), set[str](), {self._target.removesuffix("/metadata")}
         if has_catalog := ":" not in self._target and not self._target.startswith("/"):
             current, properties = self._ask_catalog()
             metadata = dict(_read_metadata_files(properties, [current]))
@@ -202,6 +185,7 @@ class IcebergSource(NameSource):
         if not metadata:
             raise Invalid(f"{self.text} has no metadata files in {min(bases)}; name one, or the catalog and table")
         current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
+        metadata |= dict(_read_metadata_files(properties, metadata[current].log() - wanted))
         older = {place_of(location) for each in metadata.values() for location in each.log()}
         _raise_if_gone(each for each in gone if place_of(each) not in older)
         heads = {current, *(each for each in metadata if place_of(each) not in older)}
@@ -238,7 +222,7 @@ class IcebergSource(NameSource):
     def facts(self) -> SourceFacts:
         not_seen = [
             "Metadata files that fell out of the table's metadata log, and what only these name.",
-            "Other tables, in this or another catalog, that name files of this one: give each as a source.",
+            "Other tables, in any catalog, that name files of this one or write into its folders: give each as a source.",
             "Files that were written long ago and are first named while this runs, as add_files does.",
         ]
         return SourceFacts(source=self.text, began_ms=self._began_ms, read=self._read, not_seen=not_seen)
@@ -338,7 +322,8 @@ def _raise_if_gone(paths: Iterable[str]) -> None:
 def _read_records(files: FileIO, path: str, *fields: tuple[int, ...], bytes_min: int = 0) -> Iterator[tuple[Any, ...]]:
     """Yield some fields of the records of an Avro file. Raises Corrupt: it is not whole, or has no such field."""
     data = _read_file(files, path)
-    with _failures_of(path), AvroFile[Record](_HeldFile(path, data)) as avro:
+    held = SimpleNamespace(open=lambda: io.BytesIO(data))  # all that an AvroFile asks of its file
+    with _failures_of(path), AvroFile[Record](cast("InputFile", held)) as avro:
         if len(data) < bytes_min or not _is_whole(data, avro.decoder.tell(), avro.header.sync):
             raise EOFError(f"it ends before its end, with {len(data)} bytes")
         columns = [_positions(avro.schema.as_struct(), ids) for ids in fields]
