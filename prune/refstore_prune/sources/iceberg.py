@@ -16,7 +16,7 @@ the reading began. If something is missing that it names, the run stops: its sna
 manifests, which were not read, may name the same data files. Metadata files in the log of another one are older. What
 is gone of these, or of what only they name, is nothing that the current one needs.
 
-Files and folders whose names begin with a dot or `_` stay, as Iceberg's `remove_orphan_files` leaves them.
+Files and folders whose names begin with a dot or `_` stay, as Iceberg's own action against orphans leaves them.
 
 The folders in which the table has metadata are listed, whatever names the table. A metadata file of another table stops
 the run, as nothing tells their files apart. One that is newer than what the catalog has is read, too: it may be of a
@@ -109,7 +109,7 @@ class _ManifestFile(NamedTuple):
     must_exist: bool
 
 
-class _Table(NamedTuple):
+class _IcebergTable(NamedTuple):
     """The metadata files of a table."""
 
     properties: dict[str, str]
@@ -156,7 +156,7 @@ class IcebergSource(NameSource):
         for chosen in split_sized(manifests, lambda each: each.bytes, size_max=TASK_BYTES, items_max=TASK_MANIFESTS):
             yield partial(_read_manifests, table.properties, chosen)
 
-    def _read_table(self) -> _Table:
+    def _read_table(self) -> _IcebergTable:
         """Read the metadata files. Raises Invalid: one is of another table, or the files may be other tables', too."""
         properties, current = self._properties, ""
         metadata, older, bases = dict[str, _Metadata](), set[str](), {self._target.removesuffix("/metadata")}
@@ -186,16 +186,16 @@ class IcebergSource(NameSource):
             raise Invalid(f"{self.text} has no metadata files in {min(bases)}; name one, or the catalog and table")
         current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
         metadata |= dict(_read_metadata_files(properties, metadata[current].log() - wanted))
-        older = {place_of(location) for each in metadata.values() for location in each.log()}
-        _raise_if_gone(each for each in gone if place_of(each) not in older)
-        heads = {current, *(each for each in metadata if place_of(each) not in older)}
+        in_logs = {place_of(location) for each in metadata.values() for location in each.log()}
+        _raise_if_gone(each for each in gone if place_of(each) not in in_logs)
+        heads = {current, *(each for each in metadata if place_of(each) not in in_logs)}
         for location in heads:
             if metadata[location].properties.get("gc.enabled", "true").lower() != "true":
                 raise Invalid(
                     f"{self.text}: {location} says gc.enabled=false, so the table's files may be those of others, too, "
                     "and nothing may be deleted; if they are not, set the table's property to true"
                 )
-        return _Table(properties, metadata, current, heads, set(map(place_of, bases)), len(gone))
+        return _IcebergTable(properties, metadata, current, heads, set(map(place_of, bases)), len(gone))
 
     def _ask_catalog(self) -> tuple[str, dict[str, str]]:
         """Return the current metadata file, and the properties that read it."""
@@ -222,7 +222,7 @@ class IcebergSource(NameSource):
     def facts(self) -> SourceFacts:
         not_seen = [
             "Metadata files that fell out of the table's metadata log, and what only these name.",
-            "Other tables, in any catalog, that name files of this one or write into its folders: give each as a source.",
+            "Other tables that name files of this one or write into its folders: give each as a source.",
             "Files that were written long ago and are first named while this runs, as add_files does.",
         ]
         return SourceFacts(source=self.text, began_ms=self._began_ms, read=self._read, not_seen=not_seen)
@@ -270,7 +270,7 @@ def _read_metadata(files: FileIO, location: str) -> _Metadata | None:
     return metadata
 
 
-def _read_lists(table: _Table) -> tuple[set[str], list[_ManifestFile], int]:
+def _read_lists(table: _IcebergTable) -> tuple[set[str], list[_ManifestFile], int]:
     """Return what the metadata files and manifest lists name, the manifests of these, and how many lists are gone."""
     names, lists, found = set(table.metadata), dict[str, bool](), list[_ManifestFile]()
     for location, metadata in table.metadata.items():
