@@ -81,3 +81,9 @@ class CountsFromTheBegin(Pruning):
     """Rule 25 dropped: the grace period begins with the run that marks, however long it took to read the names."""
 
     counts_from_begin = True
+
+
+class MarksWhatWasDeleted(Pruning):
+    """Rule 25 dropped: what a run deleted stays in its mark, so a restored object gets no new grace period."""
+
+    drops_marks = False

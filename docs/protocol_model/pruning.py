@@ -164,6 +164,14 @@ class Lake(Retry):
             return "410"
         return (yield from self.stage(branch, path, address))
 
+    def restore(self, branch: str, commit: str, address: str) -> Steps:
+        """Bring back what a run deleted, from a version of the bucket, and create a branch at a commit that names it."""
+        if (yield ("get", ("o", address))) is not None:
+            return "409"
+        (first, *_) = sorted((yield ("snap", "marks")))
+        yield ("set", ("o", address), next(mark.object for mark in first[1] if mark.key == address))
+        return (yield from self.create_branch(branch, commit))
+
     def has_objects(self, commit: str) -> Steps:
         """Who uses an old commit looks whether its objects are there."""
         for _, address in sorted((yield ("get", ("c", commit))).tree):
@@ -194,8 +202,8 @@ class Pruning(Lake):
     2. **reads names: what is uncommitted, then what commits name**, because names move from there to there, and stay
        where they are staged until their commit is a head;
     3. **marks** what it listed and found unnamed, with the time at which its reading ended. If the run before had
-       marked the same object (key, ETag, size, time), the mark keeps its time. An object that was named meanwhile, or
-       written again, begins anew;
+       marked the same object (key, ETag, size, time), the mark keeps its time. An object that was named meanwhile,
+       written again, or deleted by that run and restored, begins anew;
     4. **deletes** what was marked a grace period before this run began. Just before each deletion it looks whether the
        object is the one that was marked, and where the store can, the deletion itself has this condition.
 
@@ -205,7 +213,7 @@ class Pruning(Lake):
     *Without it* the store loses what is uploaded and not named yet, what moved during a reading, what was named again
     in the grace period, or the new content of a key. *Shown by* `ReadsNamesFirst`, `ReadsCommitsFirst`,
     `TakesWhatIsYoung`, `MarksAndDeletes`, `DeletesByOldNames`, `MarksByKey`, `DeletesUnseen`, `LooksThenDeletes`,
-    `CountsFromTheBegin`.
+    `CountsFromTheBegin`, `MarksWhatWasDeleted`.
     """
 
     order = "listing uncommitted commits"
@@ -214,6 +222,7 @@ class Pruning(Lake):
     compares_marks = True
     reads_names_again = True
     counts_from_begin = False
+    drops_marks = True
 
     def prune(self) -> Steps:
         run = yield from self.take_lock()
@@ -319,7 +328,13 @@ class Pruning(Lake):
         Rule 25, A paused run deletes nothing: A process may be paused at any time, for any time. It does not delete by
         names that it began to read more than 6 hours ago. A pause between its last look and the store's deletion,
         which are one request apart, is the one that it cannot notice. *Shown by* `DeletesByAnOldReading`.
+
+        Before it deletes an object, the run writes down that its mark is used up. So an object that is restored as it
+        was begins anew, also if the run was killed before it heard what became of it.
         """
+        if self.drops_marks:
+            marks = yield ("get", ("marks", run))
+            yield ("set", ("marks", run), frozenset(mark for mark in marks if mark.key != key))
         if not (yield from self.has_lock(run)):
             return "overtaken"
         if self.bounds_reading and (yield ("get", ("~clock",))) >= began + READING_AGE:
