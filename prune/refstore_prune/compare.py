@@ -41,7 +41,7 @@ from refstore_prune.prune_layout import UNIT_ROWS, PruneLayout, PruneUnit
 from refstore_prune.prune_report import UnnamedObject, Verdict
 from refstore_prune.resolve_names import NameResolver, key_spellings
 from refstore_prune.sources.base import NameBatch, NameSource, NameTask
-from refstore_prune.state import UNIT_COLUMNS, LastMark, read_unit
+from refstore_prune.state import UNIT_COLUMNS, LastMark, read_left
 
 AGE_DAYS: Final = (0, 1, 7, 30, 90, 365)
 """From how many days on a row of ages counts."""
@@ -365,7 +365,7 @@ def compare_bucket(task: CompareTask, batches: Iterable[Batch]) -> Iterator[Comp
     """Decide about the listed objects of one bucket, and write those that are unnamed to the mark."""
     bucket, layout = _ComparedBucket(batches), task.layout
     files, marks = open_store(layout.files, layout), open_store(task.marks_url, layout)
-    earlier = _EarlierMark([read_unit(marks, unit, task.last_times) for unit in bucket.units if bucket.chunks], task)
+    earlier = _EarlierMark([read_left(marks, unit, task.last_times) for unit in bucket.units if bucket.chunks], task)
     listed_hashes: list[AddressKeys] = []
     unnamed: list[Any] = []
     for chunk in bucket.chunks:

@@ -12,19 +12,17 @@ from msgspec import structs
 
 from refstore.core.arrow_arrays import make_scalar
 from refstore.errors import Corrupt, Invalid, ObjectNotFound
-from refstore.gc_marks.sweep_records import outcome_key
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.object_keys import check_key
-from refstore_gc.run_layout import read_json, read_table
+from refstore_gc.run_layout import read_json
 from refstore_gc.run_summary import FAILED_OUTCOME
 from refstore_gc.untyped_arrow import pa, pc
 from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, PruneManifest, PruneUnit
-from refstore_prune.state import last_mark, read_runs, read_unit
+from refstore_prune.state import last_mark, read_outcome, read_runs, read_unit
 
 UNNAMED: Final = "unnamed"
 NOT_UNNAMED: Final = "not unnamed"
-UNKNOWN: Final = "not known"
-_STAYS: Final = (UNNAMED, UNKNOWN, FAILED_OUTCOME)
+_STAYS: Final = (UNNAMED, FAILED_OUTCOME)
 """What leaves a key in the mark: a later run tries again."""
 
 
@@ -111,16 +109,12 @@ def _find_events(files: ObjectStore, manifest: PruneManifest, key: str) -> Itera
     for is_due in (True, False):
         units = [unit for unit in manifest.units if unit.is_due is is_due]
         for unit in units[: bisect_right(units, key, key=_first_key)][-1:]:
-            rows = _find_rows(read_unit(files, unit, (manifest.marked_ms, manifest.stood_ms)), key)
-            for row in rows:
+            times = (manifest.marked_ms, manifest.stood_ms)
+            for row in _find_rows(read_unit(files, unit, times), key):
                 yield _event(manifest, row, UNNAMED)
-            if rows and is_due:
-                if files.head_many([outcome_key(unit.file)])[0] is None:
-                    why = "the run ended, or has not yet come, before it wrote what became of it"
-                    yield _event(manifest, {**rows[0], "why": why}, UNKNOWN)
-                    continue
-                for row in _find_rows(read_table(files, outcome_key(unit.file)), key):
-                    yield _event(manifest, row, str(row["outcome"]))
+                swept = read_outcome(files, unit, times)
+                for outcome in [] if swept is None else _find_rows(swept, key):
+                    yield _event(manifest, outcome, str(outcome["outcome"]))
 
 
 def _first_key(unit: PruneUnit) -> str:

@@ -1,8 +1,10 @@
 """Sweep in tasks of the engine: delete what is due and still as it was listed, and write down what became of each key.
 
 The due units of the mark were written before, so what is deleted is always told somewhere. A task looks at the run's
-lock, deletes the objects of its unit in batches, and writes the unit's outcome. What the store did not delete stays in
-the mark, and so the next run tries again. Where a killed run had deleted a key, the next one lists it no more.
+lock, writes that the outcome of its unit is not known, deletes the objects in batches, and writes what became of them.
+What the store did not delete stays in the mark, and so the next run tries again. All else of a unit that a sweep began
+with is marked no more (`state.read_left`): what is there again was restored, and what a killed run did not come to
+costs a grace period.
 
 Names that were read hours ago say little about now. So before each batch a task asks how old the reading is, by the
 wall clock and by the clock that no one sets: a process that was stopped, and wakes up, deletes nothing. What remains
@@ -27,7 +29,7 @@ from refstore.objects.base import ObjectPage, ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.engines.base import Engine
 from refstore_gc.garbage import count_of
-from refstore_gc.run_layout import BULK_KEYS, open_store, read_table, request_threads, write_table
+from refstore_gc.run_layout import BULK_KEYS, open_store, request_threads, write_table
 from refstore_gc.run_summary import (
     DELETED_OUTCOME,
     FAILED_OUTCOME,
@@ -37,15 +39,17 @@ from refstore_gc.run_summary import (
 )
 from refstore_gc.untyped_arrow import pa
 from refstore_prune.prune_layout import PruneLayout, PruneUnit
-from refstore_prune.state import UNIT_COLUMNS, check_lock, read_unit
+from refstore_prune.state import OUTCOME_COLUMNS, UNIT_COLUMNS, check_lock, read_outcome, read_unit
 
 CHANGED_OUTCOME: Final = "changed"
 """It is another object than the one that was listed, and stays."""
+UNKNOWN_OUTCOME: Final = "not known"
 READING_SECONDS_MAX: Final = 6 * 3600
 _EXAMPLES: Final = 3
 _THREADS: Final = 4
 """How many batches of a unit are deleted at once, in a store across a network."""
 _OLD_READING: Final = f"the names were read over {READING_SECONDS_MAX // 3600} hours ago; the next run tries again"
+_BEGUN: Final = "the run deletes it now, or ended before it wrote what became of it"
 _UNCONFIRMED: Final = "the store did not say what became of it"
 
 
@@ -74,39 +78,41 @@ def sweep_units(
 def sweep_unit(
     layout: PruneLayout, reading_ms: int, generation: int, unit: PruneUnit, clock: Clock | None = None
 ) -> Iterator[UnitOutcome]:
-    """Delete the objects of one unit. Where an earlier attempt of the task wrote an outcome, only what failed then is
-    tried again.
+    """Delete the objects of one unit. Where an earlier attempt of the task wrote an outcome, only what failed then, or
+    is not known, is tried again.
     """
     reading = _NameReading(reading_ms, clock or SystemClock())
     store, files = open_store(layout.url, layout), open_store(layout.files, layout)
     check_lock(files, generation, layout.run_id)
-    table, outcome_file = read_unit(files, unit), outcome_key(unit.file)
-    outcomes = np.full(len(table), FAILED_OUTCOME, object)
-    whys = np.full(len(table), "", object)
-    if files.head_many([outcome_file])[0] is not None:
-        before = read_table(files, outcome_file)
-        outcomes, whys = (to_numpy(before[name]).copy() for name in ("outcome", "why"))
-    failed = np.flatnonzero(outcomes == FAILED_OUTCOME)
-    batches = [failed[at : at + BULK_KEYS] for at in range(0, len(failed), BULK_KEYS)]
+    table, before = read_unit(files, unit), read_outcome(files, unit)
+    if before is None:
+        outcomes, whys = (np.full(len(table), text, object) for text in (UNKNOWN_OUTCOME, _BEGUN))
+    else:
+        outcomes, whys = (to_numpy(before[name]).copy() for name in OUTCOME_COLUMNS)
+    left = np.flatnonzero((outcomes == FAILED_OUTCOME) | (outcomes == UNKNOWN_OUTCOME))
+    outcomes[left], whys[left] = UNKNOWN_OUTCOME, _BEGUN
+    _write_outcome(files, unit, table, outcomes, whys)
+    batches = [left[at : at + BULK_KEYS] for at in range(0, len(left), BULK_KEYS)]
     deletion = _UnitDeletion(store, table, reading, lambda: check_lock(files, generation, layout.run_id))
     with Workers(min(_THREADS, request_threads(layout))) as workers:
         for places, batch_outcomes in zip(batches, workers.map_ahead(deletion.delete_batch, batches), strict=True):
             outcomes[places], whys[places] = zip(*batch_outcomes, strict=True)
-    if len(failed):
-        for name, column in (("outcome", outcomes), ("why", whys)):
-            table = table.append_column(name, make_array(column, pa.string()))
-        write_table(files, outcome_file, table)
+    _write_outcome(files, unit, table, outcomes, whys)
     yield from _count_outcomes(unit, table, outcomes, whys)
+
+
+def _write_outcome(files: ObjectStore, unit: PruneUnit, table: Any, outcomes: Any, whys: Any) -> None:
+    for name, column in zip(OUTCOME_COLUMNS, (outcomes, whys), strict=True):
+        table = table.append_column(name, make_array(column, pa.string()))
+    write_table(files, outcome_key(unit.file), table)
 
 
 def read_outcomes(files: ObjectStore, units: Sequence[PruneUnit]) -> Iterator[UnitOutcome]:
     """Yield what the tasks of a sweep that broke off had written down."""
-    due = [unit for unit in units if unit.is_due]
-    infos = files.head_many([outcome_key(unit.file) for unit in due])
-    for unit, info in zip(due, infos, strict=True):
-        if info is not None:
-            table = read_table(files, info.key)
-            yield from _count_outcomes(unit, table, *(to_numpy(table[name]) for name in ("outcome", "why")))
+    for unit in units:
+        table = read_outcome(files, unit)
+        if table is not None:
+            yield from _count_outcomes(unit, table, *(to_numpy(table[name]) for name in OUTCOME_COLUMNS))
 
 
 class _NameReading:

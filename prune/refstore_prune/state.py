@@ -41,9 +41,11 @@ from refstore.errors import (
     RunUnderWay,
     StoreMisconfigured,
 )
+from refstore.gc_marks.sweep_records import outcome_key
 from refstore.objects.base import ObjectStore, put_if_new
 from refstore_gc.run_context import owner
 from refstore_gc.run_layout import BULK_KEYS, read_json, read_table, remove_run_files, write_json
+from refstore_gc.run_summary import FAILED_OUTCOME
 from refstore_gc.untyped_arrow import pa, pc
 from refstore_prune.prune_layout import MARK_FILE, PRUNE_ROOT, PruneManifest, PruneUnit
 from refstore_prune.prune_report import PruneReport
@@ -55,6 +57,7 @@ TAKE_OVER_SECONDS: Final = 600
 BEAT_SECONDS: Final = 60.0
 RUNS_KEPT: Final = 30
 UNIT_COLUMNS: Final = ["key", "size_bytes", "mtime_ms", "etag", "marked_ms"]
+OUTCOME_COLUMNS: Final = ["outcome", "why"]
 _LOCKS_KEPT: Final = 20
 _ATTEMPTS: Final = 5
 _ADVICE: Final = "nothing is deleted by it; `refstore prune unmark STORE all` lets all grace periods begin anew"
@@ -331,13 +334,35 @@ def read_unit(files: ObjectStore, unit: PruneUnit, times: tuple[int, int] = (0, 
     so that what later runs carry on has the time from which its grace period counts. Raises Corrupt: it is gone,
     damaged, or another one.
     """
+    return _read_rows(files, unit.file, UNIT_COLUMNS, unit, times)
+
+
+def read_outcome(files: ObjectStore, unit: PruneUnit, times: tuple[int, int] = (0, 0)) -> Any | None:
+    """Return the table of a unit with what became of each object. None: no sweep began with it. As `read_unit`."""
+    key = outcome_key(unit.file)
+    if not unit.is_due or files.head_many([key])[0] is None:
+        return None
+    return _read_rows(files, key, [*UNIT_COLUMNS, *OUTCOME_COLUMNS], unit, times)
+
+
+def read_left(files: ObjectStore, unit: PruneUnit, times: tuple[int, int]) -> Any:
+    """Return what later runs go on with of a unit. What a sweep deleted, or may have deleted, is not among it: if it is
+    there again, somebody restored it, and its grace period begins anew. As `read_unit`.
+    """
+    swept = read_outcome(files, unit, times)
+    if swept is None:
+        return read_unit(files, unit, times)
+    return swept.filter(pc.equal(swept["outcome"], FAILED_OUTCOME)).select(UNIT_COLUMNS)
+
+
+def _read_rows(files: ObjectStore, key: str, columns: list[str], unit: PruneUnit, times: tuple[int, int]) -> Any:
     try:
-        table = read_table(files, unit.file)
+        table = read_table(files, key)
     except Corrupt as error:
         raise Corrupt(f"{error}; {_ADVICE}") from error
-    is_it = table.column_names == UNIT_COLUMNS and len(table) == unit.objects
+    is_it = table.column_names == columns and len(table) == unit.objects
     if not is_it or table["key"][0].as_py() != unit.first_key:
-        raise Corrupt(f"{unit.file} in {files.url} is not the file that the mark names; {_ADVICE}")
+        raise Corrupt(f"{key} in {files.url} is not the file that the mark names; {_ADVICE}")
     marked_ms = pc.if_else(pc.equal(table["marked_ms"], times[0]), times[1], table["marked_ms"])
     return table.set_column(UNIT_COLUMNS.index("marked_ms"), "marked_ms", marked_ms.cast(pa.int64()))
 

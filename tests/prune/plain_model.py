@@ -137,6 +137,8 @@ class ModelRun:
                 outcome = "deleted"
                 del self.model.objects[key]
             by_outcome.setdefault(outcome, []).append(key)
+            if outcome != "failed":
+                self.model.mark.pop(key, None)
         self.outcomes = {outcome: self.count(keys) for outcome, keys in by_outcome.items()}
 
     def count(self, keys: Iterable[str]) -> ObjectCount:

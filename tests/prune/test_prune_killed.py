@@ -17,7 +17,7 @@ import refstore_prune
 from refstore.errors import RefstoreError, RunUnderWay
 from refstore.objects import open_objects
 from refstore.objects.local import LocalObjects
-from refstore_prune.state import LockState, last_mark, read_lock, read_unit
+from refstore_prune.state import LockState, last_mark, read_left, read_lock, read_unit
 from tests.prune.folders import make_store, stored_keys
 from tests.prune.killed_runs import FORKS, OneFailure, at_each_step, run_and_die, run_once, split_work
 
@@ -62,6 +62,14 @@ class Scene:
             units = [read_unit(files, unit) for unit in last.manifest.units]
             return last.manifest.run_id, {key for unit in units for key in unit["key"].to_pylist()}
 
+    def due(self) -> set[str]:
+        """Return what the next run is to delete: what the sweep that was killed had not begun with."""
+        with closing(open_objects(self.url)) as files:
+            last = last_mark(files, self.url)
+            assert last is not None
+            left = [read_left(files, unit, (0, 0)) for unit in last.manifest.units]
+        return {key for unit in left for key in unit["key"].to_pylist()} & stored_keys(self.folder) - {*AGAIN}
+
     def check_between(self) -> None:
         """What has ended too early has done no harm, and what is told of it is true."""
         left = stored_keys(self.folder)
@@ -92,15 +100,14 @@ class Scene:
 
     def finish(self) -> None:
         """The next run does what is left, and the one behind it leaves what is named."""
-        left, (stands, _) = stored_keys(self.folder), self.marks()
+        left, due = stored_keys(self.folder), self.due()
         if not self.lock().is_done:
             with pytest.raises(RunUnderWay):
                 run_once(self.url, [*NAMED, *AGAIN])
-        due = left & {*DUE, *(NEW if stands != self.first.run_id else [])}
         report = run_once(self.url, [*NAMED, *AGAIN], take_over=True)
         assert report.due.objects == len(due)
         assert {name: of.objects for name, of in report.outcomes.items()} == ({"deleted": len(due)} if due else {})
-        assert report.newly_marked.objects == len({*NEW} - due)
+        assert report.newly_marked.objects == len(left & {*NEW, *DUE} - due)
         assert stored_keys(self.folder) == left - due
         assert [each.state for each in refstore_prune.status(self.url)[:-1] if each.state == "running"] == []
         run_once(self.url, [*NAMED, *AGAIN])

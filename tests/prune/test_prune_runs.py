@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -16,6 +18,8 @@ import pytest
 from refstore.core.clock import SystemClock
 from refstore.errors import Corrupt, Invalid, InvalidSettings, ObjectsUnavailable, PruneStopped
 from refstore.objects import open_objects
+from refstore.objects.base import ObjectPage
+from refstore.objects.local import LocalObjects
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_summary import ObjectCount
 from refstore_prune import compare, list_store, prune_sweep
@@ -168,6 +172,34 @@ def test_of_what_changed_the_grace_period_begins_anew(folder: Path, url: str, en
     assert (second.due.objects, second.newly_marked.objects) == (len(STRAY) - 2, 3)
     assert stored_keys(folder) == {*NAMED, *STRAY[:2], "new"}
     assert prune(url, NAMED, engines).due.objects == 3
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_what_was_deleted_and_restored_begins_anew(
+    folder: Path, url: str, engines: Engines, was_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored object is as it was, to the time. It may be named now: a new grace period gives time for that."""
+    backup, delete = shutil.copytree(folder, folder.with_name("backup")), LocalObjects.delete_unchanged
+
+    class Killed(BaseException):
+        pass
+
+    def delete_and_die(store: LocalObjects, objects: ObjectPage) -> None:
+        delete(store, objects)
+        raise Killed
+
+    prune(url, NAMED, engines)
+    with ExitStack() as until_killed:
+        if was_killed:
+            until_killed.enter_context(pytest.raises(Killed))
+            monkeypatch.setattr(LocalObjects, "delete_unchanged", delete_and_die)
+        prune(url, NAMED, engines)
+    monkeypatch.undo()
+    assert stored_keys(folder) == {*NAMED}
+    shutil.copytree(backup, folder, dirs_exist_ok=True)
+    third = prune(url, NAMED, engines)
+    assert (third.due.objects, third.newly_marked.objects) == (0, len(STRAY))
+    assert prune(url, NAMED, engines).outcomes == {"deleted": third.waiting}
 
 
 def test_what_is_named_again_stays_and_is_counted(folder: Path, url: str, engines: Engines) -> None:

@@ -90,12 +90,22 @@ def test_a_mark_that_was_taken_back_is_not_due(store: LocalObjects):
     assert why(store, "data/1").due_ms == 0
 
 
-def test_a_run_that_was_killed_while_it_deleted_leaves_it_open(store: LocalObjects):
-    write_mark(store, layout_of(store), list_objects(store), state=None)
+def test_a_run_that_was_killed_while_it_deleted_leaves_it_open(store: LocalObjects, monkeypatch: pytest.MonkeyPatch):
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(LocalObjects, "delete_unchanged", kill)
+    with pytest.raises(Killed):
+        run(store, 1, "1234", is_due=True)
     history = why(store, "data/1")
     assert told(history) == [(run_id(1), "unnamed"), (run_id(1), "not known")]
     assert "before it wrote" in history.events[1].why
-    assert history.due_ms
+    assert not history.due_ms
+    history = why(store, "data/3")
+    assert (told(history), history.due_ms) == ([(run_id(1), "unnamed")], BEGAN_MS + GRACE_MS)
 
 
 def test_damaged_files_and_runs_without_a_mark_are_named(store: LocalObjects):
