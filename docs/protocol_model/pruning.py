@@ -165,7 +165,7 @@ class Lake(Retry):
         return (yield from self.stage(branch, path, address))
 
     def restore(self, branch: str, commit: str, address: str) -> Steps:
-        """Bring back what a run deleted, from a version of the bucket, and create a branch at a commit that names it."""
+        """Bring back what a run deleted, as it was, and create a branch at a commit that names it."""
         if (yield ("get", ("o", address))) is not None:
             return "409"
         (first, *_) = sorted((yield ("snap", "marks")))

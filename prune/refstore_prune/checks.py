@@ -25,8 +25,8 @@ from refstore_gc.run_summary import ObjectCount
 from refstore_prune.compare import Comparison, SourceCount
 from refstore_prune.inventory import AGE_MAX
 from refstore_prune.list_store import PLACES_MAX, IntervalFacts
+from refstore_prune.prune_layout import PruneManifest
 from refstore_prune.sources.base import NameSource
-from refstore_prune.state import NamesBefore
 
 NO_CONSENT: Final = "no-consent-possible"
 FEWER_NAMES: Final = "fewer-names"
@@ -134,7 +134,7 @@ def check_comparison(
     found: Comparison,
     facts: IntervalFacts,
     sources: Sequence[NameSource],
-    last: NamesBefore | None,
+    last: PruneManifest | None,
     limits: BreakerLimits,
 ) -> Iterator[FailedCheck]:
     """Yield the checks that fail."""
@@ -150,11 +150,8 @@ def check_comparison(
             + (f"{elsewhere}{hint}" if found.outside else ""),
         )
         return
-    if last is not None and found.names < last.names * (1 - FEWER_SHARE):
-        yield FailedCheck(
-            FEWER_NAMES,
-            f"there are {found.names:,} names, and run {last.run_id} had {last.names:,}: over a fifth is gone",
-        )
+    if last is not None:
+        yield from _check_fewer(found, sources, last)
     kept = found.verdicts.get("named", ObjectCount()).objects
     if kept < found.names * FOUND_SHARE:
         yield FailedCheck(
@@ -165,6 +162,32 @@ def check_comparison(
     elif len(sources) > 1:
         yield from _check_each_source(found, sources, store.url)
     yield from _check_share(found.waiting + found.due, facts.listed, limits)
+
+
+def names_by_source(found: Comparison, sources: Sequence[NameSource]) -> dict[str, int]:
+    """Return how many names in the store each source has, by its text, each as often as it was read."""
+    counts: dict[str, int] = {}
+    for number, source in enumerate(sources):
+        count = found.by_source.get(number, SourceCount())
+        counts[source.text] = counts.get(source.text, 0) + count.read - count.outside
+    return counts
+
+
+def _check_fewer(found: Comparison, sources: Sequence[NameSource], last: PruneManifest) -> Iterator[FailedCheck]:
+    """Yield a check that compares the names with those of the last mark: all of them, and those of each source. Where a
+    source has another text than then, such as a list with a date, it is compared with the one in whose place it is.
+    """
+    if found.names < last.names * (1 - FEWER_SHARE):
+        text = f"there are {found.names:,} names, and run {last.run_id} had {last.names:,}: over a fifth is gone"
+        yield FailedCheck(FEWER_NAMES, text)
+        return
+    counts = names_by_source(found, sources)
+    others = (text for text in counts if text not in last.names_by_source)
+    for text, before in last.names_by_source.items() if len(last.names_by_source) > 1 else ():
+        now = text if text in counts else next(others, "")
+        if counts.get(now, 0) < before * (1 - FEWER_SHARE):
+            has = f"{now} has {counts[now]:,}: over a fifth is gone" if now else "is not given now"
+            yield FailedCheck(FEWER_NAMES, f"{text} had {before:,} names in run {last.run_id}, and {has}")
 
 
 def _check_each_source(found: Comparison, sources: Sequence[NameSource], store_url: str) -> Iterator[FailedCheck]:
@@ -205,13 +228,14 @@ def _check_metadata(facts: IntervalFacts, sources: Sequence[NameSource], store_u
 
 def suggest_spelling(store: ObjectStore, names: Sequence[str]) -> str:
     """Return what to say of names that were not found, if what follows some of their folders is a key."""
-    for name in names[:_EXAMPLES_MAX]:
-        segments = [segment for segment in name.split("/") if segment]
-        shorter = ["/".join(segments[at:]) for at in range(len(segments))][:_SEGMENTS_MAX]
-        keys = [key for key in shorter if key != name and key_fault(key) is None]
-        for key, info in zip(keys, store.head_many(keys), strict=True):
-            if info is not None:
-                return f"; {key!r} is in the store, so the names begin with {name[: -len(key)]!r} too much"
+    with suppress(ObjectsRefused):  # who may only list gets no hint
+        for name in names[:_EXAMPLES_MAX]:
+            segments = [segment for segment in name.split("/") if segment]
+            shorter = ["/".join(segments[at:]) for at in range(len(segments))][:_SEGMENTS_MAX]
+            keys = [key for key in shorter if key != name and key_fault(key) is None]
+            for key, info in zip(keys, store.head_many(keys), strict=True):
+                if info is not None:
+                    return f"; {key!r} is in the store, so the names begin with {name[: -len(key)]!r} too much"
     return ""
 
 

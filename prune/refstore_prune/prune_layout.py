@@ -66,6 +66,8 @@ class PruneManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The grace period of the run. That of the run that sweeps counts."""
     names: int
     """How many distinct names the store had."""
+    names_by_source: dict[str, int]
+    """Those that each source had, as of `checks.names_by_source`."""
     units: list[PruneUnit]
     """Those that are due, in order of keys, and those that wait, in order of keys."""
 

@@ -39,11 +39,10 @@ from refstore_prune.prune_sweep import UnitOutcome, read_outcomes, sweep_units
 from refstore_prune.sources.base import NameSource, SourceFacts
 from refstore_prune.state import (
     LastMark,
-    NamesBefore,
     PruneLock,
+    last_manifest,
     last_mark,
     open_run,
-    read_names_before,
     remove_old_files,
     write_report,
 )
@@ -301,16 +300,13 @@ def _record_failure(run: PruneRun, lock: PruneLock, error: Exception) -> None:
 # ---- look
 
 
-def _read_last_mark(run: PruneRun) -> tuple[LastMark | None, NamesBefore | None]:
-    """Return the mark that stands, and what this run's names are compared with."""
+def _read_last_mark(run: PruneRun) -> tuple[LastMark | None, PruneManifest | None]:
+    """Return the mark that stands, and the last one, unmarked or not: this run's names are compared with its."""
     url = parse_store_url(run.marks_url)
     if run.options.dry_run and url.scheme == "file" and not Path(url.path).exists():
         return None, None  # the first run makes the state's folder
     marks = open_store(run.marks_url, run.layout)
-    last = last_mark(marks, run.layout.url)
-    if last is None:
-        return None, read_names_before(marks)
-    return last, NamesBefore(last.manifest.run_id, last.manifest.names)
+    return last_mark(marks, run.layout.url), last_manifest(marks)
 
 
 def _compare_task(run: PruneRun, listing: Listing, facts: Sequence[SourceFacts], last: LastMark | None) -> CompareTask:
@@ -333,7 +329,7 @@ def _compare_task(run: PruneRun, listing: Listing, facts: Sequence[SourceFacts],
 
 
 def _check_after(
-    run: PruneRun, listing: Listing, found: Comparison, before: NamesBefore | None
+    run: PruneRun, listing: Listing, found: Comparison, before: PruneManifest | None
 ) -> list[checks.FailedCheck]:
     """Return the checks that fail."""
     return [
@@ -355,6 +351,7 @@ def _let_mark_stand(run: PruneRun, lock: PruneLock, found: Comparison, stood_ms:
         stood_ms=stood_ms,
         grace_ms=run.options.grace // timedelta(milliseconds=1),
         names=found.names,
+        names_by_source=checks.names_by_source(found, run.sources),
         units=found.units,
     )
     lock.check()

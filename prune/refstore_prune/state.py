@@ -236,13 +236,6 @@ class LastMark(NamedTuple):
     """What was marked as of these times counts as never marked."""
 
 
-class NamesBefore(NamedTuple):
-    """What the next run's names are compared with."""
-
-    run_id: str
-    names: int
-
-
 def _read_folders(files: ObjectStore) -> list[_RunFolder]:
     """Return the folders of the runs, the last run's first."""
     found: dict[str, set[str]] = {}
@@ -300,12 +293,12 @@ def last_mark(files: ObjectStore, store_url: str) -> LastMark | None:
     return None if manifest is None else LastMark(manifest, frozenset(unmarked_ms))
 
 
-def read_names_before(files: ObjectStore) -> NamesBefore | None:
-    """Return how many names the last run had of which the mark stood, unmarked or not. None: no mark says so."""
+def last_manifest(files: ObjectStore) -> PruneManifest | None:
+    """Return the last mark that stood and can be read, unmarked or not."""
     for run in _read_folders(files):
         if MARK_FILE in run.names:
             with suppress(Corrupt):
-                return NamesBefore(run.run_id, _read_manifest(files, run.run_id).names)
+                return _read_manifest(files, run.run_id)
     return None
 
 

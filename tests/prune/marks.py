@@ -60,6 +60,7 @@ def write_mark(
         stood_ms=marked_ms if stood_ms is None else stood_ms,
         grace_ms=GRACE_MS,
         names=1,
+        names_by_source={"given": 1},
         units=units,
     )
     write_json(files, f"{PRUNE_ROOT}{layout.run_id}/mark.json", manifest)

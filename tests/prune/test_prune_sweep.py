@@ -20,6 +20,7 @@ from refstore.objects.base import DeleteResult, ObjectPage
 from refstore.objects.local import LocalObjects
 from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_gc.run_layout import read_table
+from refstore_prune.checks import suggest_spelling
 from refstore_prune.prune_sweep import READING_SECONDS_MAX, UnitOutcome, sweep_unit, sweep_units
 from refstore_prune.state import open_run
 from tests.kit.clock import FakeClock
@@ -192,6 +193,20 @@ def test_a_right_that_is_missing_is_told(proxy: S3FaultProxy, remote: ObjectStor
     (outcome,) = due.sweep()
     assert (outcome.outcome, outcome.amount.objects) == ("failed", 30)
     assert "DeleteObject" in outcome.examples[0]
+
+
+def test_the_right_to_look_at_an_object_is_needed_to_delete_it_and_for_no_check(
+    proxy: S3FaultProxy, remote: ObjectStore
+):
+    due = Due(remote, 30, reached_by=through(proxy, remote))
+    proxied = open_objects(through(proxy, remote))
+    assert "'lake/' too much" in suggest_spelling(proxied, ["lake/named"])
+    proxy.plan = lambda request: Refuse(403, "AccessDenied") if request.method == "HEAD" else None
+    assert suggest_spelling(proxied, ["lake/named"]) == ""
+    (outcome,) = due.sweep()
+    assert (outcome.outcome, outcome.amount.objects) == ("failed", 30)
+    assert "s3:GetObject" in outcome.examples[0]
+    proxied.close()
 
 
 def test_the_runs_own_files_that_cannot_be_read_end_the_sweep(in_folder: LocalObjects):
