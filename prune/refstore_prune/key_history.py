@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any, Final, cast
 
 import msgspec
@@ -50,7 +50,9 @@ class KeyHistory(msgspec.Struct, frozen=True, kw_only=True):
     events: list[KeyEvent] = []
     """In the order of the runs; a run that found what the one before had found has none."""
     due_ms: int = 0
-    """From when a run may delete it, with the grace period of the last one. 0: the last mark does not have it."""
+    """From when a run may delete it, with the grace period of the last one. 0: no mark that stands has it."""
+    is_unmarked: bool = False
+    """Whether the last run found it unnamed, and somebody took that back."""
     not_looked_at: list[str] = []
     """What this answer does not know, a sentence each."""
 
@@ -86,16 +88,17 @@ def read_history(files: ObjectStore, store_url: str, key: str) -> KeyHistory:
             each for each in found if waiting is None or each.found != UNNAMED or each.marked_ms != waiting.marked_ms
         ]
         waiting = found[-1] if found and found[-1].found in _STAYS else None
-    due_ms = _find_due_ms(files, store_url, waiting)
-    return KeyHistory(key=key, is_stored=is_stored, events=events, due_ms=due_ms, not_looked_at=unseen)
-
-
-def _find_due_ms(files: ObjectStore, store_url: str, waiting: KeyEvent | None) -> int:
-    with suppress(Corrupt):
-        last = last_mark(files, store_url)
-        if last is not None and waiting is not None and waiting.marked_ms not in last.unmarked_ms:
-            return waiting.marked_ms + last.manifest.grace_ms
-    return 0
+    due_ms, is_unmarked = 0, False
+    if waiting is not None and is_stored:
+        try:
+            last = last_mark(files, store_url)
+            is_unmarked = last is None or waiting.marked_ms in last.unmarked_ms
+            due_ms = 0 if last is None or is_unmarked else waiting.marked_ms + last.manifest.grace_ms
+        except Corrupt as error:
+            unseen.append(f"when it is due: {error}")
+    return KeyHistory(
+        key=key, is_stored=is_stored, events=events, due_ms=due_ms, is_unmarked=is_unmarked, not_looked_at=unseen
+    )
 
 
 def _read_manifest(files: ObjectStore, run_id: str) -> PruneManifest | None:

@@ -103,6 +103,8 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     next_due_ms: int = 0
     """When the next of `waiting` is due; 0: nothing waits."""
     seconds: dict[str, float] = {}
+    is_unmarked: bool = False
+    """Whether somebody took back what it was the first to mark. `waiting` and `next_due_ms` are as they were before."""
     error: str = ""
     """What ended a run that failed."""
 

@@ -26,7 +26,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from refstore.core import deadline
 from refstore.core.clock import SystemClock
 from refstore.core.ids import RandomIds, id_time_ms
 from refstore.errors import (
@@ -240,7 +239,6 @@ def _read_folders(files: ObjectStore) -> list[_RunFolder]:
     """Return the folders of the runs, the last run's first."""
     found: dict[str, set[str]] = {}
     for info in files.list(PRUNE_ROOT, before=LOCKS):
-        deadline.check()
         run_id, _, name = info.key.removeprefix(PRUNE_ROOT).partition("/")
         if id_time_ms(run_id) is not None:
             found.setdefault(run_id, set()).add(name.partition("/")[0])
@@ -249,23 +247,26 @@ def _read_folders(files: ObjectStore) -> list[_RunFolder]:
 
 def read_runs(files: ObjectStore) -> list[PruneReport]:
     """Return the report of each run that is kept, the oldest first. One that is on, or ended without a report, or has a
-    damaged one, has a report that says so. It keeps the deadline of a page that shows them.
+    damaged one, has a report that says so.
     """
     lock = read_lock(files)
-    on = lock.run_id if lock is not None and not lock.is_done else ""
-    return [_report_of(files, folder, is_on=folder.run_id == on) for folder in reversed(_read_folders(files))]
+    return [_report_of(files, folder, lock) for folder in reversed(_read_folders(files))]
 
 
-def _report_of(files: ObjectStore, folder: _RunFolder, *, is_on: bool) -> PruneReport:
-    state, error = (
-        ("running", "") if is_on else ("failed", "it ended without a report: it was killed, or lost its store")
-    )
-    if REPORT_FILE in folder.names and not is_on:
-        deadline.check()
+def _report_of(files: ObjectStore, folder: _RunFolder, lock: LockState | None) -> PruneReport:
+    state, error = "failed", "it ended without a report: it was killed, or lost its store"
+    if lock is not None and not lock.is_done and lock.run_id == folder.run_id:
+        silent = (SystemClock().now_ms() - lock.beat_ms) // 1000
+        state = "running"
+        error = f"no sign of life for {silent} s: the next run takes over" if silent >= TAKE_OVER_SECONDS else ""
+    elif REPORT_FILE in folder.names:
         try:
-            return read_report(files, folder.run_id)
+            report = read_report(files, folder.run_id)
+            return msgspec.structs.replace(report, is_unmarked=UNMARKED_FILE in folder.names)
         except Corrupt as damage:
             error = str(damage)
+    if MARK_FILE in folder.names and error:
+        error += "; its mark stood, so it may have deleted what was due (`refstore prune why` tells of a key)"
     began_ms = id_time_ms(folder.run_id) or 0
     return PruneReport(run_id=folder.run_id, store="", state=state, began_ms=began_ms, error=error)
 
@@ -391,7 +392,7 @@ def unmark(files: ObjectStore, run_id: str, *, take_over: bool = False) -> Prune
             marked_ms = 0 if is_all else _read_manifest(files, run.run_id).stood_ms
             write_json(files, _run_key(run.run_id, UNMARKED_FILE), UnmarkRecord(marked_ms, is_all))
         lock.check()  # a run that took over meanwhile may have read the mark before
-    return _report_of(files, runs[0], is_on=False)
+    return msgspec.structs.replace(_report_of(files, runs[0], None), is_unmarked=True)
 
 
 def remove_old_files(files: ObjectStore, lock: PruneLock, store_url: str) -> None:

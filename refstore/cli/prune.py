@@ -166,7 +166,8 @@ def _read_pairs(texts: Iterable[str]) -> dict[str, str]:
 
 @group.command("status")
 def status(ctx: typer.Context, store: Store, *, state: State = None) -> None:
-    """List the runs: what each found unnamed and deleted, and when the next of what waits is due.
+    """List the runs: what each found unnamed and deleted, and when the next of what waits is due, as of its end. What
+    was unmarked since waits longer.
 
     \b
     Example: refstore prune status s3://bucket/media
@@ -238,7 +239,10 @@ def unmark(
     import refstore_prune
 
     settings_of(ctx)
-    emit(ctx, run_row(refstore_prune.unmark(store, run_id, state=state)))
+    run = refstore_prune.unmark(store, run_id, state=state)
+    marked = {} if run_id == "all" else {"first_marked": run.newly_marked.objects}
+    emit(ctx, {"run": "all" if run_id == "all" else run.run_id, "unmarked": True, **marked})
+    typer.echo("What is left of it begins a new grace period when the next run marks it again.", err=True)
 
 
 @group.command("compare")

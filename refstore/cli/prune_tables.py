@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 LARGEST_SHOWN: Final = 10
 PREFIXES_SHOWN: Final = 20
 
+_VERDICTS: Final = {
+    "named": "named",
+    "young": "too young to say",
+    "protected": "protected",
+    "never taken": "never taken",
+    "own": "refstore's own",
+    "unnamed": "unnamed",
+}
+"""What the table calls each verdict, in its order."""
+
+_GONE: Final = ("deleted", "already gone")
+"""What a run says of a key that was not there any more."""
+
 
 def emit_report(output: str, report: PruneReport) -> None:
     """Print a report: for people what they look at first, for programs all of it."""
@@ -29,7 +42,11 @@ def emit_report(output: str, report: PruneReport) -> None:
     print_answer(output, _summary(report))
     tables: tuple[Iterable[Row], ...] = (
         _count_rows(report),
-        ({"unnamed, age": each.words, **_columns(each.unnamed)} for each in report.by_age if each.unnamed.objects),
+        (
+            {"unnamed, age": _days(each.days_from, each.days_to), **_columns(each.unnamed)}
+            for each in report.by_age
+            if each.unnamed.objects
+        ),
         (
             {
                 "prefix": each.prefix or "(all others)",
@@ -61,17 +78,24 @@ def emit_report(output: str, report: PruneReport) -> None:
 
 
 def _summary(report: PruneReport) -> dict[str, object]:
+    names = report.names
     row: dict[str, object] = {"store": redact_text(report.store), "run": report.run_id, "state": report.state}
-    row |= report.describe_names()
-    return row | ({"error": redact_text(report.error)} if report.error else {})
+    for number, source in enumerate(report.sources, 1):
+        read = ", ".join(f"{what.replace('_', ' ')} {count:,}" for what, count in source.read.items() if count)
+        row["source" if number == 1 else f"source {number}"] = f"{source.source}: {read}"
+    row["names"] = f"{names.names:,} in the store, {names.outside:,} outside; they keep {names.found:,} objects"
+    if names.found_by_other_spelling:
+        row["by other spelling"] = f"{names.found_by_other_spelling:,} of these objects"
+    if names.examples_not_found:
+        row["named, not listed"] = ", ".join(names.examples_not_found[:3])
+    row |= {"error": redact_text(report.error)} if report.error else {}
+    return row
 
 
 def _count_rows(report: PruneReport) -> Iterator[dict[str, object]]:
-    from refstore_prune.prune_report import VERDICT_WORDS
-
     would = report.state == "simulated"
     yield {"": "listed", **_columns(report.listed)}
-    for verdict, words in VERDICT_WORDS.items():
+    for verdict, words in _VERDICTS.items():
         if verdict in report.verdicts and (report.verdicts[verdict].objects or verdict in ("named", "unnamed")):
             yield {"": f"  {words}", **_columns(report.verdicts[verdict])}
     yield {"": "    waits for its grace period", **_columns(report.waiting)}
@@ -85,6 +109,10 @@ def _count_rows(report: PruneReport) -> Iterator[dict[str, object]]:
 
 def _columns(count: ObjectCount) -> dict[str, object]:
     return {"objects": count.objects, "bytes": count.bytes}
+
+
+def _days(first: int, last: int | None) -> str:
+    return f"{first} days and more" if last is None else f"{first} to {last} days"
 
 
 def _advice(report: PruneReport) -> str:
@@ -107,27 +135,33 @@ def _advice(report: PruneReport) -> str:
 
 
 def run_row(report: PruneReport) -> dict[str, object]:
-    """Return a run as the list of runs shows it."""
-    unnamed, deleted = report.verdicts.get("unnamed"), report.count_deleted()
-    return {
+    """Return a run as the list of runs shows it. One that is on, or ended early, has counted nothing."""
+    row: dict[str, object] = {
         "run": report.run_id,
         "state": report.state,
         "began": format_when(report.began_ms),
         "ended": format_when(report.ended_ms or None),
         "listed": report.listed.objects,
-        "unnamed": unnamed.objects if unnamed else 0,
-        "unnamed_bytes": unnamed.bytes if unnamed else 0,
-        "deleted": deleted.objects,
-        "deleted_bytes": deleted.bytes,
+        "unnamed": None,
+        "unnamed_bytes": None,
+        "deleted": sum(count.objects for outcome, count in report.outcomes.items() if outcome.startswith("deleted")),
+        "deleted_bytes": sum(count.bytes for outcome, count in report.outcomes.items() if outcome == "deleted"),
         "waiting": report.waiting.objects,
-        "due": format_when(report.next_due_ms or None),
+        "due": None if report.is_unmarked else format_when(report.next_due_ms or None),
+        "unmarked": report.is_unmarked or None,
         "error": report.error or None,
     }
+    unnamed = report.verdicts.get("unnamed")
+    if unnamed is not None:
+        return row | {"unnamed": unnamed.objects, "unnamed_bytes": unnamed.bytes}
+    return row | dict.fromkeys(("listed", "deleted", "deleted_bytes", "waiting"))
 
 
 def emit_history(history: KeyHistory) -> None:
     """Print for people what runs found and did with a key."""
-    typer.echo(f"{history.key} is {'' if history.is_stored else 'not '}in the store.")
+    last = history.events[-1].found if history.events else ""
+    again = ", again: it was written or restored since" if history.is_stored and last in _GONE else ""
+    typer.echo(f"{history.key} is {'' if history.is_stored else 'not '}in the store{again}.")
     rows: Iterable[Row] = (
         {
             "run": each.run_id,
@@ -142,5 +176,7 @@ def emit_history(history: KeyHistory) -> None:
     print_rows(rows, empty="No run that is kept found it unnamed: it was named, too young, protected, or not there.")
     if history.due_ms:
         typer.echo(f"A run may delete it from {format_when(history.due_ms)} on, if it is still unnamed and unchanged.")
+    if history.is_unmarked:
+        typer.echo("Its mark was taken back: the next run that finds it unnamed marks it anew.")
     for sentence in history.not_looked_at:
         typer.echo(f"Not looked at: {sentence}")

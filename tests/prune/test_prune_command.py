@@ -119,6 +119,26 @@ def test_a_mark_is_taken_back(refstore: Command, store: Path, names: Path) -> No
     write_list(names, NAMED)
     assert refstore.json(*run, "--grace", "0")["newly_marked"]["objects"] == 3
     assert refstore("prune", "unmark", store, "0000").code == 3
+    assert refstore.json("prune", "unmark", store, "all") == {"run": "all", "unmarked": True}
+    runs = refstore.json("prune", "status", store)
+    assert [(each["unmarked"], each["due"]) for each in runs] == [(True, None)] * 3
+    assert "Its mark was taken back" in refstore.ok("prune", "why", store, "tmp/upload").out
+
+
+def test_what_is_not_known_is_not_told_as_none(refstore: Command, store: Path, names: Path) -> None:
+    write_list(names, ["elsewhere"])
+    assert refstore("prune", "run", store, "--names", f"list:{names}").code == 4
+    (failed,) = refstore.json("prune", "status", store)
+    assert [failed[each] for each in ("state", "listed", "unnamed", "deleted", "waiting")] == ["failed", *[None] * 4]
+
+
+def test_a_key_that_was_deleted_and_is_there_again(refstore: Command, store: Path, names: Path) -> None:
+    for _ in range(2):
+        write_list(names, NAMED)
+        refstore.ok("prune", "run", store, "--names", f"list:{names}", "--grace", "0")
+    assert "tmp/upload is not in the store." in refstore.ok("prune", "why", store, "tmp/upload").out
+    make_store(store, ["tmp/upload"])
+    assert "is in the store, again" in refstore.ok("prune", "why", store, "tmp/upload").out
 
 
 def test_names_of_several_sources_stay(refstore: Command, store: Path, names: Path, tmp_path: Path) -> None:

@@ -9,19 +9,10 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from refstore.core.deadline import limit_reads
-from refstore.errors import (
-    AlreadyExists,
-    Conflict,
-    Corrupt,
-    DeadlineExceeded,
-    Invalid,
-    NotFound,
-    RunUnderWay,
-    StoreMisconfigured,
-)
+from refstore.core.clock import SystemClock
+from refstore.errors import AlreadyExists, Conflict, Corrupt, Invalid, NotFound, RunUnderWay, StoreMisconfigured
 from refstore.objects import ObjectStore, open_objects
-from refstore.objects.base import Body, StoredObject
+from refstore.objects.base import Body, ObjectPage, StoredObject
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
 from refstore_prune.prune_layout import PRUNE_ROOT
@@ -366,25 +357,18 @@ def test_the_reports_of_runs_are_read_and_those_without_one_say_so(in_folder: Lo
         read_report(in_folder, run_id(2))
 
 
-class TakesTime(ForwardingObjects):
-    """A store in which each call takes ten seconds."""
-
-    def __init__(self, inner: ObjectStore, clock: FakeClock) -> None:
-        self.inner = inner
-        self.clock = clock
-
-    def check(self) -> None:
-        self.clock.advance(10)
-
-
-def test_a_page_that_shows_the_runs_waits_for_no_slow_store(in_folder: LocalObjects, clock: FakeClock):
-    for number in range(1, 9):
-        marked(in_folder, number)
-    began = clock.monotonic
-    with limit_reads(clock, 30, lambda: False), pytest.raises(DeadlineExceeded):
-        read_runs(TakesTime(in_folder, clock))
-    assert clock.monotonic - began <= 40
-    assert len(read_runs(TakesTime(in_folder, clock))) == 8
+def test_a_run_that_was_killed_is_told_from_one_that_is_on(in_folder: LocalObjects, monkeypatch: pytest.MonkeyPatch):
+    write_mark(in_folder, layout_of(in_folder), ObjectPage([], [], [], []), state=None)
+    with open_run(in_folder, run_id(1)):
+        (on,) = read_runs(in_folder)
+        later_ms = SystemClock().now_ms() + TAKE_OVER_SECONDS * 1000
+        monkeypatch.setattr(SystemClock, "now_ms", lambda _: later_ms)
+        (silent,) = read_runs(in_folder)
+    (ended,) = read_runs(in_folder)
+    assert [each.state for each in (on, silent, ended)] == ["running", "running", "failed"]
+    assert on.error == ""
+    assert "no sign of life for 6" in silent.error
+    assert "its mark stood, so it may have deleted" in ended.error
 
 
 def test_files_of_long_ago_go_but_not_the_mark_that_stands(in_folder: LocalObjects):

@@ -87,6 +87,13 @@ def test_a_mark_that_was_taken_back_is_not_due(store: LocalObjects):
     run(store, 2, "1", marked_ms=BEGAN_MS)
     assert why(store, "data/1").due_ms
     unmark(store, run_id(1))
+    history = why(store, "data/1")
+    assert (history.due_ms, history.is_unmarked) == (0, True)
+
+
+def test_what_somebody_else_deleted_is_not_due(store: LocalObjects):
+    run(store, 1, "1")
+    store.delete_many(["data/1"])
     assert why(store, "data/1").due_ms == 0
 
 
