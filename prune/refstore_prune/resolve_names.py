@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -23,15 +23,16 @@ _KINDS: Final = {"s3": "s3", "s3a": "s3", "s3n": "s3", "file": "file", "local": 
 _FILE_BEGINNINGS: Final = ("file://", "file:", "", "file://localhost", "local://")
 _LOCAL_HOSTS: Final = ("", "localhost")
 _MAYBE_PATH: Final = r"^/|^[A-Za-z][A-Za-z0-9+.-]*:/([^/]|$)"
-_ABSOLUTE: Final = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)"
+_ABSOLUTE: Final = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*:/)")
 _LOCATION: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):(?=/))?(?://([^/]*))?(/.*)?", re.DOTALL)
-_ODD: Final = r"[%+]|[^ -~]|(^|/)\.{0,2}(/|$)"
-_ODD_WHERE_ENCODED: Final = r"[^A-Za-z0-9_.~/-]|(^|/)\.{0,2}(/|$)"
+_ODD: Final = re.compile(r"[%+]|[^ -~]|(^|/)\.{0,2}(/|$)")
+_ODD_WHERE_ENCODED: Final = re.compile(r"[^A-Za-z0-9_.~/-]|(^|/)\.{0,2}(/|$)")
+"""Match keys that may have other spellings."""
 _KEPT_AS_IT_IS: Final = ("/", "/=", "/!'()*", "/!$&'()*+,;=:@")
 """What encoders of paths leave alone besides letters, digits and `_.-~`."""
 _ONE_SLASH: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
 """Begins a URL as some libraries write it, or a key whose first folder ends with a colon."""
-_LOOSE: Final = r"""^[\s'"\x{A0}\x{FEFF}]|[\s'"\x{A0}]$|[?#\\]"""
+_LOOSE: Final = re.compile("^[\\s'\"\u00a0\ufeff]|[\\s'\"\u00a0]$|[?#\\\\]")
 """Matches names around which, or behind which, may stand what does not belong to them."""
 _AROUND: Final = " \t\r\n\v\f'\"\u00a0\ufeff"
 _ENCODED_BY_HIVE: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*:?\\{\[\]^]")
@@ -74,122 +75,81 @@ class NameResolver:
         self._odd = _ODD_WHERE_ENCODED if has_encoded_keys else _ODD
         url = parse_store_url(store_url)
         self._kind = _KINDS.get(url.scheme, url.scheme)
-        self._host = url.host if self._kind != "file" else ""
+        self._is_file = self._kind == "file"
+        self._host = "" if self._is_file else url.host
         path = url.path.rstrip("/")
-        self._roots = (
-            list(dict.fromkeys([path, os.path.realpath(path or "/").rstrip("/")])) if self._is_file else [path]
-        )
+        self._roots = [path]
+        if self._is_file:
+            self._roots = list(dict.fromkeys([path, os.path.realpath(path or "/").rstrip("/")]))
         schemes = [scheme for scheme, kind in _KINDS.items() if kind == self._kind] or [self._kind]
-        beginnings = _FILE_BEGINNINGS if self._is_file else [f"{scheme}://{self._host}" for scheme in schemes]
-        self._beginnings = [f"{beginning}{root}/" for root in self._roots for beginning in beginnings]
+        buckets = _FILE_BEGINNINGS if self._is_file else [f"{scheme}://{self._host}" for scheme in schemes]
+        self._beginnings = tuple(f"{bucket}{root}/" for root in self._roots for bucket in buckets)
         self._base = _base_of(base_url) if base_url else self._beginnings[0]
-        self._buckets = [] if self._is_file else [f"{scheme}://{self._host}/" for scheme in schemes]
-        self._here = rf"^(?i:s3[an]?)://(?i:{re.escape(self._host)})(/|$)|{_MAYBE_PATH}" if self._kind == "s3" else ""
+        self._bucket = rf"^(?:{'|'.join(schemes)})://{re.escape(self._host)}/"
+        self._here = rf"(?i)^(?:{'|'.join(schemes)})://(?:{re.escape(self._host)})?(/|$)|{_MAYBE_PATH}"
         self._real_folders: dict[str, str] = {}
-
-    @property
-    def _is_file(self) -> bool:
-        return self._kind == "file"
 
     def resolve(self, names: Any) -> ResolvedNames:
         """`names`: an Arrow array of strings."""
         whole = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
-        texts = pc.drop_null(whole.cast(pa.string()))
-        resolved = self._resolve(texts)
-        loose = texts.filter(pc.match_substring_regex(texts, _LOOSE)).to_pylist()
-        more = {each for name in loose for each in _tighten(name)} - {""}
-        if not more:
-            return resolved
-        tight = self._resolve(make_array(sorted(more), pa.string()))
-        others = {*resolved.other_keys.to_pylist(), *tight.keys.to_pylist(), *tight.other_keys.to_pylist()}
-        return resolved._replace(other_keys=make_array(list(others - {_NO_KEY}), pa.string()))
-
-    def _resolve(self, texts: Any) -> ResolvedNames:
-        found, unknown = self._strip_beginnings(texts)
-        is_absolute = pc.match_substring_regex(unknown, _ABSOLUTE)
-        relative, unknown = unknown.filter(pc.invert(is_absolute)), unknown.filter(is_absolute)
-        if self._base == self._beginnings[0]:
-            found.append(relative)
-        else:
-            below, elsewhere = self._strip_beginnings(_prepend(self._base, relative))
-            found += below
-            unknown = pa.concat_arrays([unknown, elsewhere])
-        keys = pa.concat_arrays(found)
-        others = {
-            each
-            for key in keys.filter(pc.match_substring_regex(keys, self._odd)).to_pylist()
-            for each in self._key_spellings(key)
-        }
-        if self._is_file:
-            others.update(self._follow_links(keys.to_pylist()))
-        more_keys, outside, examples = self._locate_all(unknown, others)
-        keys = pa.concat_arrays([keys, make_array(more_keys, pa.string())])
-        is_store = pc.equal(pc.binary_length(keys), make_scalar(0, pa.int32()))
-        if pc.any(is_store).as_py():
-            keys = pc.if_else(is_store, make_scalar(_NO_KEY, pa.string()), keys)
-        return ResolvedNames(keys, make_array(list(others - {""}), pa.string()), outside, examples)
-
-    def _strip_beginnings(self, texts: Any) -> tuple[list[Any], Any]:
-        """Return what follows the store's URL, in arrays, and the texts that do not begin with it."""
-        found: list[Any] = [texts.slice(0, 0)]
-        for beginning in self._beginnings:
-            if not len(texts):
-                break
-            begins = pc.starts_with(texts, pattern=beginning)
-            here = texts.filter(begins)
-            if len(here):
-                found.append(_cut(here, beginning))
-                texts = texts.filter(pc.invert(begins))
-        return found, texts
-
-    def _locate_all(self, names: Any, others: set[str]) -> tuple[list[str], int, list[str]]:
-        """Return the keys of names that begin with a URL or a slash, but not with the store's own. Count those that lie
-        elsewhere. `others` gets the keys of other spellings.
-        """
-        examples: list[str] = names.slice(0, 1).to_pylist()
-        keys: list[str] = []
-        candidates = self._drop_elsewhere(names)
-        outside = len(names) - len(candidates)
-        for name in candidates.to_pylist():
+        keys, left, outside, examples = self._resolve_plain(pc.drop_null(whole.cast(pa.string())))
+        own: list[str] = []
+        others: set[str] = set()
+        for name in left.to_pylist():
             key, more = self._locate(name)
             others |= more
+            for tight in _tighten(name) if _LOOSE.search(name) else ():
+                tight_key, more = self._locate(tight)
+                others |= more | ({tight_key} if tight_key else set())
             if key is None:
                 outside += 1
+                examples = examples or [name]
             else:
-                keys.append(key)
-        return keys, outside, examples if outside else []
+                own.append(key or _NO_KEY)
+        keys = pa.concat_arrays([keys, make_array(own, pa.string())])
+        return ResolvedNames(keys, make_array(list(others - {"", _NO_KEY}), pa.string()), outside, examples)
 
-    def _drop_elsewhere(self, names: Any) -> Any:
-        """Return the names without those that surely lie elsewhere: in another bucket, or in this one at a path that
-        has no other spelling.
+    def _resolve_plain(self, texts: Any) -> tuple[Any, Any, int, list[str]]:
+        """Resolve by whole columns the names that mean one key only, or none. Return the keys, the names that are left,
+        how many lie elsewhere, and an example of these.
         """
-        if self._here:
-            names = names.filter(pc.match_substring_regex(names, self._here))
-        kept: list[Any] = []
-        for bucket in self._buckets:
-            begins = pc.starts_with(names, pattern=bucket)
-            here, names = names.filter(begins), names.filter(pc.invert(begins))
-            paths = _cut(here, bucket)
-            is_store = pc.equal(paths, make_scalar(self._roots[0].lstrip("/"), pa.string()))
-            kept.append(here.filter(pc.or_(is_store, pc.match_substring_regex(paths, self._odd))))
-        return pa.concat_arrays([names, *kept])
+        if self._is_file:  # any name may lead through links
+            return texts.slice(0, 0), texts, 0, []
+        is_relative = pc.invert(pc.match_substring_regex(texts, _ABSOLUTE.pattern))
+        urls = pc.if_else(is_relative, _prepend(self._base, texts), texts)
+        is_here = pc.match_substring_regex(urls, self._bucket)
+        paths = pc.replace_substring_regex(urls, self._bucket, "")
+        root = f"{self._roots[0]}/".lstrip("/")
+        is_below = pc.and_(is_here, pc.starts_with(paths, pattern=root))
+        keys = pc.binary_replace_slice(paths, start=0, stop=len(root.encode()), replacement="")
+        keys = pc.if_else(is_below, keys, paths)
+        is_loose = pc.match_substring_regex(texts, _LOOSE.pattern)
+        is_plain = pc.invert(pc.or_(is_loose, pc.match_substring_regex(keys, self._odd.pattern)))
+        is_elsewhere = pc.and_not(pc.invert(is_loose), pc.match_substring_regex(urls, self._here))
+        if root:  # else what lies in the bucket lies in the store
+            is_store = pc.equal(paths, make_scalar(root.rstrip("/"), pa.string()))
+            is_beside = pc.and_not(is_here, pc.or_(is_below, is_store))
+            is_elsewhere = pc.or_(is_elsewhere, pc.and_(is_plain, is_beside))
+        elsewhere = texts.filter(is_elsewhere)
+        is_key = pc.and_(is_below, is_plain)
+        left = texts.filter(pc.invert(pc.or_(is_key, is_elsewhere)))
+        return keys.filter(is_key), left, len(elsewhere), elsewhere.slice(0, 1).to_pylist()
 
     def _locate(self, name: str) -> tuple[str | None, set[str]]:
         """Return the key of a name and those of its other spellings; None: it lies elsewhere."""
+        key = self._strip_beginning(name)
+        if key is None and not _ABSOLUTE.match(name):
+            name = self._base + name
+            key = self._strip_beginning(name)
+        if key is not None:
+            return key, self._spell_all([key])
         own, others = self._locate_absolute(name)
         if own is None and _ONE_SLASH.match(name):  # it may be relative, too
-            relative = self._below_base(name)
-            others |= {each for key in relative for each in self._key_spellings(key)}
-            if self._is_file:
-                others |= self._follow_links(relative)
-            if name.partition(":")[0].lower() not in _KINDS:
-                own = next(iter(relative), None)
+            relative = self._strip_beginning(self._base + name)
+            if relative is not None:
+                others |= self._spell_all([relative])
+                own = relative if name.partition(":")[0].lower() not in _KINDS else None
         return own, others
-
-    def _below_base(self, name: str) -> list[str]:
-        """Return the key of a relative name, if it lies in the store."""
-        below, _ = self._strip_beginnings(make_array([self._base + name], pa.string()))
-        return [key for part in below for key in part.to_pylist()]
 
     def _locate_absolute(self, name: str) -> tuple[str | None, set[str]]:
         location = _parse_location(name)
@@ -198,18 +158,25 @@ class NameResolver:
         is_path = not location.kind
         if not is_path and (location.kind, location.host.lower()) != (self._kind, self._host.lower()):
             return None, set()
-        paths = spellings(location.path)
-        others = {key for path in paths for below in self._keys_of_path(path) for key in self._key_spellings(below)}
+        others = self._spell_all([below for path in spellings(location.path) for below in self._keys_of_path(path)])
         if self._is_file:
-            real = self._real_path(location.path)
-            others |= {*self._keys_of_path(real), *self._follow_links(others)}
+            others.update(self._keys_of_path(self._real_path(location.path)))
         if is_path and not (self._is_file and others):  # relative, with a slash too many
-            relative = self._below_base(location.path.lstrip("/"))
-            others |= {each for key in relative for each in self._key_spellings(key)}
+            relative = self._strip_beginning(self._base + location.path.lstrip("/"))
+            others |= self._spell_all([] if relative is None else [relative])
         own = next(iter(self._keys_of_path(location.path)), None)
         if own is None and others and (not self._is_file or not is_path):
             own = min(others)  # only another spelling of the URL leads into the store
         return own, others
+
+    def _strip_beginning(self, name: str) -> str | None:
+        """Return what follows the store's URL; None: the name does not begin with it."""
+        return next((name[len(each) :] for each in self._beginnings if name.startswith(each)), None)
+
+    def _spell_all(self, keys: Sequence[str]) -> set[str]:
+        """Return the other spellings of keys, and what they lead to through links."""
+        found = {each for key in keys for each in (self._key_spellings(key) if self._odd.search(key) else {key})}
+        return found | self._follow_links(keys) if self._is_file else found
 
     def _key_spellings(self, key: str) -> set[str]:
         found = key_spellings(key)
@@ -321,11 +288,6 @@ def _base_of(url: str) -> str:
         return f"{url.rstrip('/')}/"
     base = parse_store_url(url)
     return f"{base.scheme}://{base.host}{base.path.rstrip('/')}/"
-
-
-def _cut(texts: Any, beginning: str) -> Any:
-    """Return what follows the beginning that all texts have."""
-    return pc.binary_replace_slice(texts, start=0, stop=len(beginning.encode()), replacement="")
 
 
 def _prepend(beginning: str, texts: Any) -> Any:

@@ -51,6 +51,7 @@ def kept(name: str, store: str = STORE, base: str = "", **more: Any) -> set[str]
         "t%252Fx",
         "%74/x",
         "s3:/bucket/lake/data/t/x",
+        "s3:///bucket/lake/data/t/x",
         " t/x",
         "t/x \t",
         " s3://bucket/lake/data/t/x",
