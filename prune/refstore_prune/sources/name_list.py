@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 from urllib.parse import quote
@@ -285,19 +286,18 @@ def _is_text(kind: Any) -> bool:
 
 def _read_text(file: BinaryIO, name: str, column: str, delimiter: str = "") -> Iterator[NameBatch]:
     """Read a text: CSV if its suffix says the delimiter, or a column is named; else one name a line."""
-    number = 0
-    table = _CsvColumn(name, column, delimiter or ",") if column or delimiter else None
-    for lines in _read_lines(file, name):
-        names = _take_lines(lines, name, number) if table is None else table.take(lines, number)
-        number += len(lines)
-        for start in range(0, len(names), BATCH_NAMES):
-            yield make_array(names[start : start + BATCH_NAMES], pa.string())
-    if not number:
+    lines = _read_lines(file, name)
+    first = next(lines, None)
+    if first is None:
         raise Invalid(f"{name} is empty, so it is no list of names; look at what writes it")
+    whole = chain([first], lines)
+    names = _take_column(whole, name, column, delimiter or ",") if column or delimiter else _take_lines(whole, name)
+    while batch := list(islice(names, BATCH_NAMES)):
+        yield make_array(batch, pa.string())
 
 
-def _read_lines(file: BinaryIO, name: str) -> Iterator[list[str]]:
-    """Yield the lines of a text in UTF-8, many at a time. Raises Invalid: one has no end."""
+def _read_lines(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield the lines of a text in UTF-8. Raises Invalid: one has no end."""
     rest, number, is_first = b"", 0, True
     while block := file.read(READ_BYTES):
         complete, newline, rest = (rest + block).rpartition(b"\n")
@@ -315,7 +315,7 @@ def _read_lines(file: BinaryIO, name: str) -> Iterator[list[str]]:
         if "\0" in text:
             line = number + 1 + next(at for at, each in enumerate(lines) if "\0" in each)
             raise Invalid(f"{name} has a NUL in line {line}; write it as text in UTF-8")
-        yield lines
+        yield from lines
         number += len(lines)
     if rest:
         raise Invalid(
@@ -323,51 +323,39 @@ def _read_lines(file: BinaryIO, name: str) -> Iterator[list[str]]:
         )
 
 
-def _take_lines(lines: list[str], name: str, before: int) -> list[str]:
-    for number, line in enumerate(lines, before + 1):
+def _take_lines(lines: Iterator[str], name: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
         if line.startswith('"') and line.endswith('"'):
             raise Invalid(f"line {number} of {name} is in quotes; if it is CSV, name the column (--column)")
-    return [line for line in lines if line]
+        if line:
+            yield line
 
 
-class _CsvColumn:
-    """The column of a CSV text that has the names. Each row must have one line, and as many fields as the first one: a
-    quote that is not closed would hide names.
+def _take_column(lines: Iterator[str], name: str, column: str, delimiter: str) -> Iterator[str]:
+    """Yield the names in a column of CSV. Each row must have one line, and as many fields as the first: a quote that
+    is not closed would hide names. The first row is a header if the column has a name; else it may have a name.
     """
-
-    def __init__(self, name: str, column: str, delimiter: str) -> None:
-        self._name = name
-        self._column = column
-        self._delimiter = delimiter
-        self._width = self._index = 0
-
-    def take(self, lines: list[str], before: int) -> list[str]:
-        """Return the names in the next lines. `before`: how many lines there were before them."""
-        names: list[str] = []
-        for number, line in enumerate(lines, before + 1):
-            try:
-                row = next(csv.reader([line], delimiter=self._delimiter, strict=True), list[str]())
-            except csv.Error as error:
-                raise self._refuse(number, f"is no row of CSV ({error})") from None
-            if not row:
+    width = index = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            row = next(csv.reader([line], delimiter=delimiter, strict=True), list[str]())
+        except csv.Error as error:
+            raise _refuse_row(name, number, f"is no row of CSV ({error})") from None
+        if not row:
+            continue
+        if not width:
+            width = len(row)
+            if row.count(column) != 1 if column else width > 1:
+                raise Invalid(f"say which column of {name} has the names (--column); it has: {', '.join(row)}")
+            index = row.index(column) if column else 0
+            if column:
                 continue
-            if not self._width and self._take_first(row):
-                continue
-            if len(row) != self._width:
-                raise self._refuse(number, f"has {len(row)} fields, and the first one has {self._width}")
-            if not row[self._index]:
-                raise self._refuse(number, "has no name")
-            names.append(row[self._index])
-        return names
+        if len(row) != width:
+            raise _refuse_row(name, number, f"has {len(row)} fields, and the first one has {width}")
+        if not row[index]:
+            raise _refuse_row(name, number, "has no name")
+        yield row[index]
 
-    def _take_first(self, row: list[str]) -> bool:
-        """Find the column. Return whether the first row is a header: without a column's name, it may have a name."""
-        self._width = len(row)
-        if self._column and row.count(self._column) == 1:
-            self._index = row.index(self._column)
-        elif self._column or len(row) > 1:
-            raise Invalid(f"say which column of {self._name} has the names (--column); it has: {', '.join(row)}")
-        return bool(self._column)
 
-    def _refuse(self, number: int, why: str) -> Invalid:
-        return Invalid(f"line {number} of {self._name} {why}; correct it, or write a list of the names alone")
+def _refuse_row(name: str, number: int, why: str) -> Invalid:
+    return Invalid(f"line {number} of {name} {why}; correct it, or write a list of the names alone")
