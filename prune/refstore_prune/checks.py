@@ -152,7 +152,7 @@ def check_comparison(
         return
     if last is not None:
         yield from _check_fewer(found, sources, last)
-    kept = found.verdicts.get("named", ObjectCount()).objects
+    kept = found.counts["named"].objects
     if kept < found.names * FOUND_SHARE:
         yield FailedCheck(
             FEW_FOUND,
@@ -161,7 +161,7 @@ def check_comparison(
         )
     elif len(sources) > 1:
         yield from _check_each_source(found, sources, store.url)
-    yield from _check_share(found.waiting + found.due, facts.listed, limits)
+    yield from _check_share(found.counts["unnamed"], facts.listed, limits)
 
 
 def names_by_source(found: Comparison, sources: Sequence[NameSource]) -> dict[str, int]:

@@ -11,6 +11,7 @@ import pickle
 import re
 import secrets
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
@@ -53,8 +54,7 @@ _EXAMPLES_OF_ITEM: Final = 8
 _FILE_NAMES: Final = 1 << 18
 _ITEMS_PER_CORE: Final = 16
 """Into how many items the reading of names is cut, so that the engine's cores end at about the same time."""
-_VERDICTS: Final[tuple[Verdict, ...]] = ("named", "young", "protected", "never taken", "unnamed")
-_NONE: Final = ObjectCount()
+VERDICTS: Final[tuple[Verdict, ...]] = ("named", "young", "protected", "never taken", "unnamed")
 
 
 # ---- the decision
@@ -73,7 +73,7 @@ class ObjectFlags(NamedTuple):
 
 class Decision(NamedTuple):
     verdicts: NDArray[np.int8]
-    """A number of `_VERDICTS` for each object."""
+    """A number of `VERDICTS` for each object."""
     is_due: Flags
 
 
@@ -96,7 +96,7 @@ def decide(objects: ObjectFlags, named_ms: int, grace_ms: int) -> Decision:
     """
     named, young, protected, never_taken, marked_ms = objects
     verdicts = np.select([named, young, protected, never_taken], np.arange(4, dtype=np.int8), np.int8(4))
-    is_unnamed = verdicts == _VERDICTS.index("unnamed")
+    is_unnamed = verdicts == VERDICTS.index("unnamed")
     return Decision(verdicts, is_unnamed & (marked_ms > 0) & (marked_ms + grace_ms < named_ms))
 
 
@@ -144,15 +144,19 @@ class SourceCount(NamedTuple):
         return SourceCount(*map(sum, zip(self, other, strict=True)))
 
 
+Counts = defaultdict[str, ObjectCount]
+
+
+def _make_counts() -> Counts:
+    return defaultdict(ObjectCount)
+
+
 @dataclass(slots=True)
 class Comparison:
     """What was found, in one bucket or in all of them."""
 
-    verdicts: dict[Verdict, ObjectCount] = field(default_factory=dict[Verdict, ObjectCount])
-    waiting: ObjectCount = _NONE
-    newly_marked: ObjectCount = _NONE
-    named_again: ObjectCount = _NONE
-    due: ObjectCount = _NONE
+    counts: Counts = field(default_factory=_make_counts)
+    """By `Verdict`, and `waiting`, `newly_marked`, `named_again` and `due`, as of `PruneReport`."""
     first_marked_ms: int = 0
     """Of what waits; 0: nothing does."""
     by_source: dict[int, SourceCount] = field(default_factory=dict[int, "SourceCount"])
@@ -165,10 +169,10 @@ class Comparison:
     """Examples of keys that are named and not listed."""
     ages: list[ObjectCount] = field(default_factory=lambda: [ObjectCount()] * len(AGE_DAYS))
     """Of what is unnamed, by `AGE_DAYS`."""
-    prefixes: dict[str, tuple[ObjectCount, ObjectCount]] = field(
-        default_factory=dict[str, tuple[ObjectCount, ObjectCount]]
-    )
-    """Listed and unnamed objects, by prefix; '': of all others."""
+    listed: Counts = field(default_factory=_make_counts)
+    """By prefix; '': of all others."""
+    unnamed: Counts = field(default_factory=_make_counts)
+    """By the same prefixes."""
     largest: list[UnnamedObject] = field(default_factory=list[UnnamedObject])
     units: list[PruneUnit] = field(default_factory=list[PruneUnit])
 
@@ -180,21 +184,19 @@ class Comparison:
     def add(self, other: Comparison) -> None:
         for source, count in other.by_source.items():
             self.by_source[source] = self.by_source.get(source, SourceCount()).plus(count)
-        for verdict, count in other.verdicts.items():
-            self.verdicts[verdict] = self.verdicts.get(verdict, ObjectCount()) + count
-        self.waiting += other.waiting
-        self.newly_marked += other.newly_marked
-        self.named_again += other.named_again
-        self.due += other.due
+        for mine, more in (
+            (self.counts, other.counts),
+            (self.listed, other.listed),
+            (self.unnamed, other.unnamed),
+        ):
+            for what, count in more.items():
+                mine[what] += count
         self.first_marked_ms = min(filter(None, (self.first_marked_ms, other.first_marked_ms)), default=0)
         self.names += other.names
         self.found_by_other_spelling += other.found_by_other_spelling
         self.outside_examples = [*self.outside_examples, *other.outside_examples][:_EXAMPLES_MAX]
         self.not_found = [*self.not_found, *other.not_found][:_EXAMPLES_MAX]
         self.ages = [one + more for one, more in zip(self.ages, other.ages, strict=True)]
-        for prefix, (listed, unnamed) in other.prefixes.items():
-            before = self.prefixes.get(prefix, (ObjectCount(), ObjectCount()))
-            self.prefixes[prefix] = before[0] + listed, before[1] + unnamed
         self.largest = largest_of([*self.largest, *other.largest])
         self.units += other.units
 
@@ -409,17 +411,17 @@ def _compare_chunk(
         task.named_ms,
         task.grace_ms,
     )
-    for number, verdict in enumerate(_VERDICTS):
-        found.verdicts[verdict] = found.verdicts.get(verdict, ObjectCount()) + count_of(
-            sizes, decided.verdicts == number
-        )
-    is_unnamed = decided.verdicts == _VERDICTS.index("unnamed")
+    is_unnamed = decided.verdicts == VERDICTS.index("unnamed")
     is_waiting = is_unnamed & ~decided.is_due
     found.found_by_other_spelling += int((named & ~by_name).sum())
-    found.named_again += count_of(sizes, named & marked_before)
-    found.due += count_of(sizes, decided.is_due)
-    found.waiting += count_of(sizes, is_waiting)
-    found.newly_marked += count_of(sizes, is_waiting & (marked_ms == 0))
+    parts: dict[str, Flags] = {verdict: decided.verdicts == number for number, verdict in enumerate(VERDICTS)} | {
+        "named_again": named & marked_before,
+        "due": decided.is_due,
+        "waiting": is_waiting,
+        "newly_marked": is_waiting & (marked_ms == 0),
+    }
+    for what, of_these in parts.items():
+        found.counts[what] += count_of(sizes, of_these)
     for at in range(0, len(sizes), SLICE_ROWS):  # as Python's texts a whole chunk would take 100 MB
         rows = slice(at, at + SLICE_ROWS)
         _count_prefixes(found, table["key"].slice(at, SLICE_ROWS).to_pylist(), sizes[rows], is_unnamed[rows])
@@ -498,12 +500,9 @@ def _count_prefixes(found: Comparison, keys: Sequence[str], sizes: Any, is_unnam
     counts = [np.bincount(numbers, weights, len(names)) for flag in flags for weights in (flag, flag * sizes)]
     rows: list[list[float]] = np.stack(counts, axis=1).tolist()
     for name, (listed, listed_bytes, unnamed, unnamed_bytes) in zip(names, rows, strict=True):
-        place = name if name in found.prefixes or len(found.prefixes) < PREFIXES_MAX else ""
-        before = found.prefixes.get(place, (_NONE, _NONE))
-        found.prefixes[place] = (
-            before[0] + ObjectCount(int(listed), int(listed_bytes)),
-            before[1] + ObjectCount(int(unnamed), int(unnamed_bytes)),
-        )
+        place = name if name in found.listed or len(found.listed) < PREFIXES_MAX else ""
+        found.listed[place] += ObjectCount(int(listed), int(listed_bytes))
+        found.unnamed[place] += ObjectCount(int(unnamed), int(unnamed_bytes))
 
 
 def _count_unnamed(found: Comparison, unnamed: Any, began_ms: int) -> None:
@@ -532,14 +531,5 @@ def _write_units(layout: PruneLayout, number: int, unnamed: Any) -> list[PruneUn
         for at in range(0, len(rows), UNIT_ROWS):
             unit, key = rows.slice(at, UNIT_ROWS), layout.file_key("mark", number * 1000 + len(units), attempt)
             write_table(store, key, unit)
-            units.append(
-                PruneUnit(
-                    file=key,
-                    first_key=unit["key"][0].as_py(),
-                    objects=len(unit),
-                    bytes=int(to_numpy(unit["size_bytes"]).sum()),
-                    marked_ms=int(to_numpy(unit["marked_ms"]).min()),
-                    is_due=due,
-                )
-            )
+            units.append(PruneUnit(file=key, first_key=unit["key"][0].as_py(), objects=len(unit), is_due=due))
     return units

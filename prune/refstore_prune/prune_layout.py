@@ -46,9 +46,6 @@ class PruneUnit(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     first_key: str
     objects: int
-    bytes: int
-    marked_ms: int
-    """When the first of them was found unnamed."""
     is_due: bool = False
     """Whether this run sweeps it; else it waits for its grace period to end."""
 

@@ -30,7 +30,15 @@ from refstore_gc.run_layout import open_store, remove_run_files, write_json
 from refstore_gc.run_progress import RunSteps
 from refstore_gc.run_summary import FAILED_OUTCOME, FAILURES_SHOWN, ObjectCount
 from refstore_prune import checks
-from refstore_prune.compare import AGE_DAYS, CompareTask, Comparison, compare, gather_names, protecting_patterns
+from refstore_prune.compare import (
+    AGE_DAYS,
+    VERDICTS,
+    CompareTask,
+    Comparison,
+    compare,
+    gather_names,
+    protecting_patterns,
+)
 from refstore_prune.inventory import list_inventory
 from refstore_prune.list_store import Listing, list_store
 from refstore_prune.prune_layout import MARK_FILE, PruneLayout, PruneManifest, PruneUnit, make_prune_layout
@@ -400,17 +408,17 @@ def make_report(
         sources=list(facts),
         names=NamesCount(
             names=found.names,
-            found=found.verdicts.get("named", ObjectCount()).objects,
+            found=found.counts["named"].objects,
             found_by_other_spelling=found.found_by_other_spelling,
             outside=found.outside,
             examples_not_found=found.not_found,
         ),
         listed=listing.facts.listed,
-        verdicts={**found.verdicts, "own": listing.facts.own},
-        waiting=found.waiting,
-        newly_marked=found.newly_marked,
-        named_again=found.named_again,
-        due=found.due,
+        verdicts={**{verdict: found.counts[verdict] for verdict in VERDICTS}, "own": listing.facts.own},
+        waiting=found.counts["waiting"],
+        newly_marked=found.counts["newly_marked"],
+        named_again=found.counts["named_again"],
+        due=found.counts["due"],
         by_age=[
             AgeRow(first, last, count)
             for (first, last), count in zip(pairwise([*AGE_DAYS, None]), found.ages, strict=True)
@@ -431,11 +439,10 @@ def make_report(
 
 def _prefix_rows(found: Comparison) -> list[PrefixRow]:
     """Return the prefixes with most unnamed bytes, and a row for all others."""
-    by_unnamed = sorted(found.prefixes.items(), key=lambda each: (-each[1][1].bytes, -each[1][0].bytes, each[0]))
-    shown = [(prefix, counts) for prefix, counts in by_unnamed if prefix][:_PREFIXES_SHOWN]
-    rows = [PrefixRow(prefix, *counts) for prefix, counts in shown]
-    listed = unnamed = ObjectCount()
-    for prefix, counts in found.prefixes.items():
-        if prefix not in dict(shown):
-            listed, unnamed = listed + counts[0], unnamed + counts[1]
-    return [*rows, PrefixRow("", listed, unnamed)] if listed.objects else rows
+    every = [PrefixRow(prefix, listed, found.unnamed[prefix]) for prefix, listed in found.listed.items()]
+    every.sort(key=lambda row: (not row.prefix, -row.unnamed.bytes, -row.listed.bytes, row.prefix))
+    shown = [row for row in every if row.prefix][:_PREFIXES_SHOWN]
+    others = every[len(shown) :]
+    listed = sum((row.listed for row in others), ObjectCount())
+    unnamed = sum((row.unnamed for row in others), ObjectCount())
+    return [*shown, PrefixRow("", listed, unnamed)] if listed.objects else shown

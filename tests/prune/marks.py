@@ -43,16 +43,7 @@ def write_mark(
         columns = {"key": keys, "size_bytes": sizes, "mtime_ms": mtimes, "etag": etags}
         file = layout.file_key("mark", number, "f00d")
         write_table(files, file, pa.table({**columns, "marked_ms": [marked_ms] * len(keys)}))
-        units.append(
-            PruneUnit(
-                file=file,
-                first_key=keys[0],
-                objects=len(keys),
-                bytes=sum(sizes),
-                marked_ms=marked_ms,
-                is_due=is_due,
-            )
-        )
+        units.append(PruneUnit(file=file, first_key=keys[0], objects=len(keys), is_due=is_due))
     manifest = PruneManifest(
         run_id=layout.run_id,
         store=layout.url,
