@@ -133,7 +133,7 @@ FAULTS = [
     fault(
         0,
         "a grace period counts from the beginning of the run that marks",
-        ("refstore_prune.state:read_unit", "times[0]), times[1], table", "times[0]), times[0], table"),
+        ("refstore_prune.state:_read_rows", "times[0]), times[1], table", "times[0]), times[0], table"),
     ),
 ]
 
