@@ -170,7 +170,11 @@ def run_prune(
             found = compare(run.engine, _compare_task(run, listing, facts, last), listing.chunks, names, last)
         stood_ms = SystemClock().now_ms()
         report = make_report(run, listing, found, facts, unseen, stood_ms)
-        failed = _check_after(run, listing, found, before)
+        failed = [
+            *checks.check_min_age(options.min_age, sources),
+            *checks.check_inventory_age(listing.as_of_ms, run.began_ms),
+            *checks.check_comparison(run.store, found, listing.facts, sources, before, options.limits),
+        ]
         if run.lock is None:
             return _conclude(
                 run, report, "simulated", failed_checks=[f"{each.message} ({each.word})" for each in failed]
@@ -334,17 +338,6 @@ def _compare_task(run: PruneRun, listing: Listing, facts: Sequence[SourceFacts],
         last_times=(last.manifest.marked_ms, last.manifest.stood_ms) if last else (0, 0),
         unmarked_ms=tuple(last.unmarked_ms) if last else (),
     )
-
-
-def _check_after(
-    run: PruneRun, listing: Listing, found: Comparison, before: PruneManifest | None
-) -> list[checks.FailedCheck]:
-    """Return the checks that fail."""
-    return [
-        *checks.check_min_age(run.options.min_age, run.sources),
-        *checks.check_inventory_age(listing.as_of_ms, run.began_ms),
-        *checks.check_comparison(run.store, found, listing.facts, run.sources, before, run.options.limits),
-    ]
 
 
 # ---- act

@@ -81,7 +81,6 @@ def sweep_unit(
     """Delete the objects of one unit. Where an earlier attempt of the task wrote an outcome, only what failed then, or
     is not known, is tried again.
     """
-    reading = _NameReading(reading_ms, clock or SystemClock())
     store, files = open_store(layout.url, layout), open_store(layout.files, layout)
     check_lock(files, generation, layout.run_id)
     table, before = read_unit(files, unit), read_outcome(files, unit)
@@ -93,7 +92,8 @@ def sweep_unit(
     outcomes[left], whys[left] = UNKNOWN_OUTCOME, _BEGUN
     _write_outcome(files, unit, table, outcomes, whys)
     batches = [left[at : at + BULK_KEYS] for at in range(0, len(left), BULK_KEYS)]
-    deletion = _UnitDeletion(store, table, reading, lambda: check_lock(files, generation, layout.run_id))
+    check = partial(check_lock, files, generation, layout.run_id)
+    deletion = _UnitDeletion(store, table, check, reading_ms, clock or SystemClock())
     with Workers(min(_THREADS, request_threads(layout))) as workers:
         for places, batch_outcomes in zip(batches, workers.map_ahead(deletion.delete_batch, batches), strict=True):
             outcomes[places], whys[places] = zip(*batch_outcomes, strict=True)
@@ -115,41 +115,33 @@ def read_outcomes(files: ObjectStore, units: Sequence[PruneUnit]) -> Iterator[Un
             yield from _count_outcomes(unit, table, *(to_numpy(table[name]) for name in OUTCOME_COLUMNS))
 
 
-class _NameReading:
-    """How long ago the names were read, as a task knows it."""
-
-    def __init__(self, reading_ms: int, clock: Clock) -> None:
-        self._reading_ms = reading_ms
-        self._clock = clock
-        self._seconds_before = self._wall_seconds()
-        self._began = clock.monotonic_seconds()
-
-    def _wall_seconds(self) -> float:
-        return abs(self._clock.now_ms() - self._reading_ms) / 1000  # in the future: a clock is wrong
-
-    @property
-    def is_too_old(self) -> bool:
-        passed = self._seconds_before + self._clock.monotonic_seconds() - self._began
-        return max(self._wall_seconds(), passed) >= READING_SECONDS_MAX
-
-
 class _UnitDeletion:
     """Deletes batches of a unit, several at once, until the store fails for a whole batch."""
 
     def __init__(
-        self, store: ObjectStore, table: Any, reading: _NameReading, check_lock_of_run: Callable[[], None]
+        self, store: ObjectStore, table: Any, check_lock_of_run: Callable[[], None], reading_ms: int, clock: Clock
     ) -> None:
         self._store = store
-        self._check_lock = check_lock_of_run
         self._table = table
-        self._reading = reading
+        self._check_lock = check_lock_of_run
+        self._reading_ms = reading_ms
+        self._clock = clock
+        self._age_before, self._began = self._wall_age(), clock.monotonic_seconds()
         self._failure = ""
+
+    def _wall_age(self) -> float:
+        """Return how many seconds ago the names were read."""
+        return abs(self._clock.now_ms() - self._reading_ms) / 1000  # in the future: a clock is wrong
+
+    def _is_too_old(self) -> bool:
+        passed = self._age_before + self._clock.monotonic_seconds() - self._began
+        return max(self._wall_age(), passed) >= READING_SECONDS_MAX
 
     def delete_batch(self, places: Any) -> list[tuple[str, str]]:
         """Delete the objects at these rows; return what became of each, and the store's reason."""
         columns = (self._table[name].take(make_array(places)).to_pylist() for name in UNIT_COLUMNS[:4])
         page = ObjectPage(*columns)
-        if self._reading.is_too_old:
+        if self._is_too_old():
             return [(FAILED_OUTCOME, _OLD_READING)] * len(places)
         if self._failure:
             return [(FAILED_OUTCOME, self._failure)] * len(places)

@@ -82,7 +82,7 @@ FAULTS = [
     fault(
         2,
         "names that were read long ago count",
-        (_BATCH, "if self._reading.is_too_old:", "if False:"),
+        (_BATCH, "if self._is_too_old():", "if False:"),
     ),
     fault(
         0,
