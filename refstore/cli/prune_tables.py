@@ -39,6 +39,11 @@ def emit_report(output: str, report: PruneReport) -> None:
     if output != "table":
         print_answer(output, report)
         return
+    if not report.verdicts:
+        failed = {"run": report.run_id, "state": report.state, "error": redact_text(report.error)}
+        print_answer(output, {"store": redact_text(report.store), **failed})
+        typer.echo("It ended before it had counted anything. The mark of the run before stands.", err=True)
+        return
     print_answer(output, _summary(report))
     tables: tuple[Iterable[Row], ...] = (
         _count_rows(report),

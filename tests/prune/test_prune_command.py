@@ -130,6 +130,9 @@ def test_what_is_not_known_is_not_told_as_none(refstore: Command, store: Path, n
     assert refstore("prune", "run", store, "--names", f"list:{names}").code == 4
     (failed,) = refstore.json("prune", "status", store)
     assert [failed[each] for each in ("state", "listed", "unnamed", "deleted", "waiting")] == ["failed", *[None] * 4]
+    told = refstore.ok("prune", "report", store)
+    assert ("PruneStopped" in told.out, "listed  " in told.out) == (True, False)
+    assert "before it had counted anything" in told.err
 
 
 def test_a_key_that_was_deleted_and_is_there_again(refstore: Command, store: Path, names: Path) -> None:
