@@ -216,8 +216,9 @@ def _check_share(unnamed: ObjectCount, listed: ObjectCount, limits: BreakerLimit
 def _check_metadata(facts: IntervalFacts, sources: Sequence[NameSource], store_url: str) -> Iterator[FailedCheck]:
     places = facts.places.union(*(source.metadata_elsewhere() for source in sources))
     unread = [place for place in places if not any(source.reads_metadata(place, store_url) for source in sources)]
-    if unread or facts.has_more_places:
-        many = f", and there are over {PLACES_MAX:,}" if facts.has_more_places else ""
+    has_more = len(facts.places) > PLACES_MAX
+    if unread or has_more:
+        many = f", and there are over {PLACES_MAX:,}" if has_more else ""
         examples = sorted(f"{place.folder or '.'} ({place.kind})" for place in unread)
         yield FailedCheck(
             UNREAD_METADATA,

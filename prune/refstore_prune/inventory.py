@@ -8,9 +8,8 @@ day or each week, and delivers it up to two days later, so one of over ten days 
 
 A manifest does not say whether the inventory has a part of its bucket only. What it leaves out stays.
 
-The rows are in no order. Tasks read the files, and write their rows to pieces with a sample of the keys. Pieces that
-are too many for a task are split at keys of the samples, until they are not. Then the pieces of each interval are
-joined into chunks, as if the interval had been listed.
+The rows are in no order. Tasks read the files, and write their rows to sorted files. Keys of these cut all of them into
+intervals. A task joins what the sorted files have of an interval to a chunk, as if the interval had been listed.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from __future__ import annotations
 import hashlib
 import secrets
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
-from typing import Any, Final, Literal, NamedTuple
+from itertools import accumulate
+from typing import IO, Any, Final, Literal, NamedTuple
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -36,22 +36,34 @@ from refstore.errors import Corrupt, CorruptObject, Invalid, ObjectNotFound
 from refstore.objects.base import SkippedKeys
 from refstore.objects.object_keys import KEY_BYTES_MAX, key_fault
 from refstore.objects.store_urls import parse_store_url
-from refstore_gc.address_codec import BucketBounds
 from refstore_gc.engines.base import Engine
-from refstore_gc.list_objects import CHUNK_ROWS, ListedChunk
-from refstore_gc.run_layout import open_store, read_table, write_table
-from refstore_gc.untyped_arrow import pa, pc, pq
-from refstore_prune.list_store import FoundInKeys, IntervalFacts, Listing, gather_listing, write_chunk
+from refstore_gc.list_objects import CHUNK_ROWS, KeyInterval, ListedChunk
+from refstore_gc.run_layout import open_store
+from refstore_gc.untyped_arrow import pa, pc
+from refstore_prune.list_store import (
+    LISTED,
+    IntervalFacts,
+    Listing,
+    gather_listing,
+    join_tables,
+    look_at_keys,
+    touching_intervals,
+    write_chunk,
+)
 from refstore_prune.prune_layout import PruneLayout
 
 AGE_MAX: Final = timedelta(days=10)
 MANIFEST: Final = "manifest.json"
-INTERVALS_MAX: Final = 64
-"""Into how many intervals pieces are split at once."""
-_SAMPLE_KEYS: Final = 32
-_READ_ROWS: Final = 1 << 16
+BLOCK_ROWS: Final = 512
+"""How many rows of a sorted file are read together. The first key of each such block is known."""
+_FILES_BYTES: Final = 1 << 24
 _NEEDED: Final = {"size": "Size", "lastmodifieddate": "LastModifiedDate"}
 _OF_VERSIONS: Final = ("islatest", "isdeletemarker")
+_CSV_TYPES: Final = {
+    "size": pa.int64(),
+    "lastmodifieddate": pa.timestamp("ms", "UTC"),
+    **dict.fromkeys(_OF_VERSIONS, pa.bool_()),
+}
 _ODD_KEY: Final = rf"[^ -~]|(^|/)(\.|/|$)|^.{{{KEY_BYTES_MAX // 2}}}"
 """Matches every key that no store of refstore's has, and others."""
 
@@ -84,14 +96,14 @@ class InventoryTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the keys of the pruned store begin with in their bucket."""
 
 
-class Piece(NamedTuple):
-    """A file with rows of one interval, in no order."""
+class SortedFile(NamedTuple):
+    """A file with rows in the order of keys, as record batches of `BLOCK_ROWS`."""
 
-    place: tuple[int, int]
-    """The number of the interval that was split, and of the part."""
     key: str
-    rows: int
-    sample: tuple[str, ...]
+    first_keys: list[str]
+    """Of each block."""
+    starts: list[int]
+    """Where each block begins, and where the last one ends."""
 
 
 def list_inventory(layout: PruneLayout, engine: Engine, url: str) -> Listing:
@@ -99,41 +111,25 @@ def list_inventory(layout: PruneLayout, engine: Engine, url: str) -> Listing:
     bucket, or has not what is needed; Corrupt: it is damaged; NotFound, Unavailable.
     """
     task = _open_inventory(layout, url)
-    files = [(0, (), (file,)) for file in task.manifest.files]
-    pieces = sorted(engine.map(partial(split_rows, task), files), key=lambda piece: piece.key)
-    if not pieces:
+    files = split_sized(task.manifest.files, lambda file: file.size, size_max=_FILES_BYTES, items_max=CHUNK_ROWS)
+    written = list(engine.map(partial(sort_rows, task), list(files)))
+    if not written:
         raise Invalid(f"the inventory {redact_url(url)} has no object of {layout.url}; it may be of another prefix")
-    intervals = [pieces]
-    while items := [
-        (number, cuts, part)
-        for number, some in enumerate(intervals)
-        if _count_rows(some) > CHUNK_ROWS and (cuts := _find_cuts(some))
-        for part in split_sized(some, lambda each: each.rows, size_max=CHUNK_ROWS, items_max=CHUNK_ROWS)
-    ]:
-        cut = {number: len(cuts) for number, cuts, _ in items}
-        found: dict[tuple[int, int], list[Piece]] = {}
-        for piece in engine.map(partial(split_rows, task), items):
-            found.setdefault(piece.place, []).append(piece)
-        open_store(layout.files, layout).delete_many([each.key for _, _, part in items for each in part])
-        intervals = [
-            each
-            for number, some in enumerate(intervals)
-            for each in ([found.get((number, at), []) for at in range(cut[number] + 1)] if number in cut else [some])
-        ]
-    keys = [[piece.key for piece in some] for some in intervals]
-    chunks = engine.map(partial(join_pieces, layout), list(enumerate(keys)))
-    return gather_listing(chunks, int(task.manifest.creation_timestamp))
+    step = CHUNK_ROWS // 2 // BLOCK_ROWS  # an interval has some rows more than its blocks that begin in it
+    intervals = touching_intervals(sorted(key for file in written for key in file.first_keys)[step::step])
+    items = [(number, each, _find_blocks(written, each)) for number, each in enumerate(intervals)]
+    return gather_listing(engine.map(partial(join_rows, layout), items), int(task.manifest.creation_timestamp))
 
 
-def _count_rows(pieces: Sequence[Piece]) -> int:
-    return sum(piece.rows for piece in pieces)
-
-
-def _find_cuts(pieces: Sequence[Piece]) -> tuple[str, ...]:
-    """Return keys that cut an interval into about equal parts; none, if it has one key only."""
-    keys = sorted(key for piece in pieces for key in piece.sample)
-    parts = min(INTERVALS_MAX, 2 * _count_rows(pieces) // CHUNK_ROWS + 1)
-    return tuple(sorted({keys[len(keys) * number // parts] for number in range(1, parts)} - {keys[0]}))
+def _find_blocks(files: Sequence[SortedFile], interval: KeyInterval) -> list[tuple[str, int, int]]:
+    """Return the parts of files, as (key, start, end), that have all rows of an interval, and few others."""
+    found: list[tuple[str, int, int]] = []
+    for file in files:
+        first = max(bisect_right(file.first_keys, interval.after) - 1, 0)
+        end = bisect_left(file.first_keys, interval.before) if interval.before else len(file.first_keys)
+        if first < end:
+            found.append((file.key, file.starts[first], file.starts[end]))
+    return found
 
 
 def _open_inventory(layout: PruneLayout, url: str) -> InventoryTask:
@@ -182,66 +178,47 @@ def _md5_of(body: bytes) -> str:
 # ---- the tasks
 
 
-def split_rows(
-    task: InventoryTask, item: tuple[int, tuple[str, ...], Sequence[InventoryFile | Piece]]
-) -> Iterator[Piece]:
-    """Write rows of files, or of pieces, to pieces of the intervals that the cuts make. The item has the number of the
-    interval that is split, and the cuts.
-    """
-    number, cuts, sources = item
-    files, bounds = open_store(task.layout.files, task.layout), BucketBounds.from_addresses(cuts, are_whole=True)
-    waiting: list[Any] = []
-
-    def write() -> Iterator[Piece]:
-        table = pa.concat_tables(waiting).combine_chunks()
-        waiting.clear()
-        buckets = bounds.buckets_of(table["key"])
-        order = np.argsort(buckets, kind="stable")
-        ends = np.cumsum(np.bincount(buckets, minlength=bounds.buckets)).tolist()
-        for part, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            if start < end:
-                rows = table.take(make_array(order[start:end]))
-                key = task.layout.file_key("listing", number, secrets.token_hex(8))
-                write_table(files, key, rows)
-                sample = rows["key"].take(make_array(np.linspace(0, len(rows) - 1, _SAMPLE_KEYS).astype(np.int64)))
-                yield Piece((number, part), key, len(rows), tuple(sample.to_pylist()))
-
-    for source in sources:
-        is_file = isinstance(source, InventoryFile)
-        for table in _read_file(task, source) if is_file else [read_table(files, source.key)]:
-            waiting.append(table)
-            if sum(map(len, waiting)) >= CHUNK_ROWS:
-                yield from write()
-    if waiting:
-        yield from write()
+def sort_rows(task: InventoryTask, files: Sequence[InventoryFile]) -> Iterator[SortedFile]:
+    """Write the rows of files of the inventory to sorted files."""
+    for table in join_tables(rows for file in files for rows in _read_file(task, file)):
+        batches = table.sort_by("key").to_batches(BLOCK_ROWS)
+        blocks = [batch.serialize().to_pybytes() for batch in batches]
+        key = task.layout.named_file_key(f"listing/{secrets.token_hex(8)}.arrows")
+        open_store(task.layout.files, task.layout).put(key, blocks)
+        first_keys = [batch["key"][0].as_py() for batch in batches]
+        yield SortedFile(key, first_keys, list(accumulate(map(len, blocks), initial=0)))
 
 
-def join_pieces(layout: PruneLayout, item: tuple[int, Sequence[str]]) -> Iterator[ListedChunk | IntervalFacts]:
-    """Write the chunks of an interval, and tell what it has beside them."""
-    number, keys = item[0] * 1000, item[1]
-    if not keys:
-        return
-    store, found, skipped = open_store(layout.files, layout), FoundInKeys(), SkippedKeys()
-    table = pa.concat_tables([read_table(store, key) for key in keys]).combine_chunks().sort_by("key")
-    if not _are_distinct(table["key"]).all():  # of what is there twice, the later counts
-        table = table.sort_by([("key", "ascending"), ("mtime_ms", "descending")])
-        table = table.filter(make_array(_are_distinct(table["key"])))
-    odd = np.flatnonzero(to_numpy(pc.match_substring_regex(table["key"], _ODD_KEY)))
-    refused = np.zeros(len(table), np.bool_)
-    for place, key in zip(odd.tolist(), table["key"].take(make_array(odd)).to_pylist(), strict=True):
-        fault = key_fault(key)
-        if fault is not None:
-            refused[place] = True
-            skipped.add(key, fault)
-    table, attempt = found.add(table.filter(make_array(~refused))), secrets.token_hex(8)
-    for at in range(0, len(table), CHUNK_ROWS):
-        yield write_chunk(layout, number + at // CHUNK_ROWS, attempt, table.slice(at, CHUNK_ROWS))
-    yield found.facts(skipped)
+def join_rows(
+    layout: PruneLayout, item: tuple[int, KeyInterval, Sequence[tuple[str, int, int]]]
+) -> Iterator[ListedChunk | IntervalFacts]:
+    """Write the chunk of an interval, and tell what it has beside it."""
+    number, interval, parts = item
+    tables = [_read_part(layout, interval, *part) for part in parts]
+    # of what is there twice, the later counts
+    table = pa.concat_tables(tables).sort_by([("key", "ascending"), ("mtime_ms", "descending")]).combine_chunks()
+    keys = table["key"]
+    table = table.filter(
+        make_array(np.append(True, to_numpy(pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)))))
+    )
+    skipped, odd = SkippedKeys(), table["key"].filter(pc.match_substring_regex(table["key"], _ODD_KEY)).to_pylist()
+    faults = {key: fault for key in odd if (fault := key_fault(key)) is not None}
+    for key, fault in faults.items():
+        skipped.add(key, fault)
+    is_refused = pc.is_in(table["key"], value_set=make_array(list(faults), pa.string()))
+    table, facts = look_at_keys(table.filter(pc.invert(is_refused)))
+    if len(table):
+        yield write_chunk(layout, number, secrets.token_hex(8), table)
+    yield facts.plus(IntervalFacts.of_skipped(skipped))
 
 
-def _are_distinct(keys: Any) -> Any:
-    """Return which of the keys, which are in order, are not the one before."""
-    return np.append(True, to_numpy(pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))))
+def _read_part(layout: PruneLayout, interval: KeyInterval, key: str, start: int, end: int) -> Any:
+    """Return the rows of an interval that a part of a sorted file has."""
+    body = b"".join([LISTED.serialize(), *open_store(layout.files, layout).get(key, start=start, end=end)])
+    table = pa.ipc.open_stream(body).read_all()
+    if interval.after:
+        table = table.filter(pc.greater(table["key"], make_scalar(interval.after, pa.string())))
+    return table.filter(pc.less(table["key"], make_scalar(interval.before, pa.string()))) if interval.before else table
 
 
 # ---- the files
@@ -249,92 +226,63 @@ def _are_distinct(keys: Any) -> Any:
 
 def _read_file(task: InventoryTask, file: InventoryFile) -> Iterator[Any]:
     """Yield the objects of the store that a file of the inventory names, as tables."""
-    with _copy_file(task, file) as path:
+    with tempfile.NamedTemporaryFile(suffix=".gz") as copy:
+        _copy_file(task, file, copy)
         try:
-            for columns in _READERS[task.manifest.file_format](path, task.manifest.file_schema):
-                rows = _take_rows(task, columns)
-                if len(rows):
-                    yield rows
+            for batch in _read_columns(task.manifest, copy.name):
+                yield _take_rows(task, batch)
         except (Corrupt, Invalid):
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _damage(file, f"is not what its manifest says ({error})") from error
 
 
-@contextmanager
-def _copy_file(task: InventoryTask, file: InventoryFile) -> Generator[str, None, None]:
-    """Yield the path of a copy whose checksum is right."""
+def _copy_file(task: InventoryTask, file: InventoryFile, copy: IO[bytes]) -> None:
+    """Copy a file whose checksum is right."""
     digest = hashlib.md5(usedforsecurity=False)
-    with tempfile.NamedTemporaryFile() as copy:
-        try:
-            for chunk in open_store(task.root, task.layout).get(file.key, size_bytes=file.size):
-                digest.update(chunk)
-                copy.write(chunk)
-        except (ObjectNotFound, CorruptObject) as error:
-            raise _damage(file, str(error)) from error
-        if digest.hexdigest() != file.md5.lower():
-            raise _damage(file, "does not have its checksum")
-        copy.flush()
-        yield copy.name
+    try:
+        for chunk in open_store(task.root, task.layout).get(file.key, size_bytes=file.size):
+            digest.update(chunk)
+            copy.write(chunk)
+    except (ObjectNotFound, CorruptObject) as error:
+        raise _damage(file, str(error)) from error
+    if digest.hexdigest() != file.md5.lower():
+        raise _damage(file, "does not have its checksum")
+    copy.flush()
 
 
 def _damage(file: InventoryFile, why: str) -> Corrupt:
     return Corrupt(f"{file.key} of the inventory: {why}; take another inventory")
 
 
-def _read_csv(path: str, schema: str) -> Iterator[dict[str, Any]]:
-    """Yield columns, in which keys are written as in a URL."""
-    csv, names = import_module("pyarrow.csv"), [name.strip() for name in schema.split(",")]
-    wanted = _find_columns(names)
-    types = {
-        "size": pa.int64(),
-        "lastmodifieddate": pa.timestamp("ms", "UTC"),
-        **dict.fromkeys(_OF_VERSIONS, pa.bool_()),
-    }
-    reader = csv.open_csv(
-        pa.CompressedInputStream(pa.OSFile(path), "gzip"),
-        read_options=csv.ReadOptions(column_names=names, use_threads=False),
-        convert_options=csv.ConvertOptions(
-            include_columns=list(wanted.values()),
-            column_types={name: types.get(plain, pa.string()) for plain, name in wanted.items()},
-            null_values=[""],
-        ),
-    )
-    for batch in reader:
-        columns = {plain: batch.column(name) for plain, name in wanted.items()}
-        keys = columns["key"]
-        is_encoded = pc.match_substring_regex(keys, "[%+]")
-        decoded = [unquote_plus(key, errors="strict") for key in keys.filter(is_encoded).to_pylist()]
-        yield {**columns, "key": pc.replace_with_mask(keys, is_encoded, make_array(decoded, pa.string()))}
-
-
-def _read_parquet(path: str, schema: str) -> Iterator[dict[str, Any]]:
-    del schema
-    file = pq.ParquetFile(path)
-    wanted = _find_columns(file.schema_arrow.names)
-    for batch in file.iter_batches(_READ_ROWS, columns=list(wanted.values()), use_threads=False):
-        yield {plain: batch.column(name) for plain, name in wanted.items()}
-
-
-def _read_orc(path: str, schema: str) -> Iterator[dict[str, Any]]:
-    del schema
-    file = import_module("pyarrow.orc").ORCFile(path)
-    wanted = _find_columns(file.schema.names)
-    for number in range(file.nstripes):
-        stripe = file.read_stripe(number, columns=list(wanted.values()))
-        yield {plain: stripe.column(name) for plain, name in wanted.items()}
-
-
-_READERS: Final[dict[str, Callable[[str, str], Iterable[dict[str, Any]]]]] = {
-    "CSV": _read_csv,
-    "Parquet": _read_parquet,
-    "ORC": _read_orc,
-}
+def _read_columns(manifest: InventoryManifest, path: str) -> Iterator[Any]:
+    """Yield the columns that are needed, as record batches, by their names without case and underscores."""
+    dataset, csv = import_module("pyarrow.dataset"), import_module("pyarrow.csv")
+    names, is_csv = [name.strip() for name in manifest.file_schema.split(",")], manifest.file_format == "CSV"
+    if is_csv:
+        options = {
+            "read_options": csv.ReadOptions(column_names=names),
+            "convert_options": csv.ConvertOptions(null_values=[""]),
+        }
+        schema = pa.schema([(name, _CSV_TYPES.get(_plain(name), pa.string())) for name in names])
+        source = dataset.dataset(path, schema=schema, format=dataset.CsvFileFormat(**options))
+    else:
+        source = dataset.dataset(path, format=manifest.file_format.lower())
+    columns = {plain: dataset.field(name) for plain, name in _find_columns(source.schema.names).items()}
+    for batch in source.to_batches(columns=columns, use_threads=False, batch_readahead=1, fragment_readahead=1):
+        if is_csv:  # keys are written there as in a URL
+            keys = batch["key"]
+            is_encoded = pc.match_substring_regex(keys, "[%+]")
+            decoded = [unquote_plus(key, errors="strict") for key in keys.filter(is_encoded).to_pylist()]
+            keys = pc.replace_with_mask(keys, is_encoded, make_array(decoded, pa.string()))
+            yield batch.set_column(batch.schema.get_field_index("key"), "key", keys)
+        else:
+            yield batch
 
 
 def _find_columns(names: Sequence[str]) -> dict[str, str]:
     """Return what the columns are called that are read, each by its name without case and underscores."""
-    plain = {name.lower().replace("_", ""): name for name in names}
+    plain = {_plain(name): name for name in names}
     for needed, name in (_NEEDED | dict.fromkeys(_OF_VERSIONS if "versionid" in plain else (), "")).items():
         if needed not in plain:
             raise Invalid(f"the inventory has no field {name or needed}; add it to its configuration")
@@ -342,27 +290,29 @@ def _find_columns(names: Sequence[str]) -> dict[str, str]:
     return {each: plain[each] for each in wanted if each in plain}
 
 
-def _take_rows(task: InventoryTask, columns: dict[str, Any]) -> Any:
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _take_rows(task: InventoryTask, batch: Any) -> Any:
     """Return the rows of objects that are in the store, as the listing has them. Raises Corrupt."""
-    bucket = task.manifest.source_bucket.rpartition(":")[2]
-    if not pc.all(pc.equal(columns["bucket"].cast(pa.string()), make_scalar(bucket, pa.string()))).as_py():
+    bucket, table = task.manifest.source_bucket.rpartition(":")[2], pa.Table.from_batches([batch])
+    if not pc.all(pc.equal(table["bucket"].cast(pa.string()), make_scalar(bucket, pa.string()))).as_py():
         raise Corrupt(f"the inventory has objects of another bucket than {bucket}; take another inventory")
-    table = pa.table(columns)
-    if "islatest" in columns:
+    if "islatest" in table.column_names:
         table = table.filter(table["islatest"])
-    if "isdeletemarker" in columns:
+    if "isdeletemarker" in table.column_names:
         table = table.filter(pc.invert(pc.fill_null(table["isdeletemarker"], make_scalar(False, pa.bool_()))))
+    etag = table["etag"] if "etag" in table.column_names else make_array([""] * len(table), pa.string())
     keys, size, time = table["key"].cast(pa.string()), table["size"].cast(pa.int64()), table["lastmodifieddate"]
     if keys.null_count or size.null_count or time.null_count or not pa.types.is_timestamp(time.type):
         raise Corrupt("the inventory has a row without a key, size or time; take another inventory")
-    no_etag = make_array([""] * len(table), pa.string())
-    etag = pc.fill_null(table["etag"].cast(pa.string()), make_scalar("", pa.string())) if "etag" in columns else no_etag
     rows = pa.table(
         {
             "key": pc.utf8_slice_codeunits(keys, len(task.prefix)),
             "size_bytes": size,
             "mtime_ms": time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()),
-            "etag": pc.utf8_trim(etag, '"'),
+            "etag": pc.utf8_trim(pc.fill_null(etag.cast(pa.string()), make_scalar("", pa.string())), '"'),
         }
     )
     return rows.filter(pc.starts_with(keys, task.prefix)) if task.prefix else rows

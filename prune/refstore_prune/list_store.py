@@ -15,16 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice, pairwise
-from threading import Lock
+from posixpath import commonprefix
 from typing import Any, Final, NamedTuple
-
-import numpy as np
 
 from refstore.core.arrow_arrays import make_array, to_numpy
 from refstore.errors import ObjectsUnavailable
 from refstore.lake_identity import LAKE_OBJECT
 from refstore.namespaces import NAMESPACE_OBJECT
 from refstore.objects.base import OWN_FILES, ObjectPage, ObjectStore, SkippedKeys
+from refstore.records.keys import LAST_CODE_POINT
 from refstore_gc.engines.base import Engine
 from refstore_gc.garbage import count_of
 from refstore_gc.list_objects import CHUNK_ROWS, INTERVALS_PER_CORE, KeyInterval, ListedChunk
@@ -36,24 +35,21 @@ from refstore_prune.sources.base import MetadataPlace
 
 EXAMPLES_MAX: Final = 10
 PLACES_MAX: Final = 10_000
-"""How many places of metadata a task tells."""
+"""How many places of metadata a run can look at."""
+LISTED: Final = pa.schema(
+    [("key", pa.string()), ("size_bytes", pa.int64()), ("mtime_ms", pa.int64()), ("etag", pa.string())]
+)
 FEW_KEYS: Final = 1000
 """A page of the store. Listing less than this is faster than cutting it."""
 _PROBES_AT_ONCE: Final = 8
-_PROBES_PER_INTERVAL: Final = 16
-_PROBES_MAX: Final = 2000
 PROBE_SECONDS_MAX: Final = 10.0
 LOCAL_PROBE_SECONDS_MAX: Final = 1.0
 """In a large folder each probe reads the names of all its files, and listing them takes no more than some of these."""
 _GROUPS_PER_INTERVAL: Final = 8
 """So that intervals of several groups of keys are about equally long."""
 
-_LAST_CHARACTER: Final = 0x10FFFF
-_SURROGATES: Final = (0xD800, 0xE000)
-_NO_CHARACTERS: Final = (0xFFFE, 0x10000)
-"""What XML cannot carry."""
-
-_SPECIAL_KEYS: Final = r"(^|/)(_delta_log|_lakefs|\.git|_refstore)/|\.metadata\.json(\.gz)?$"
+_OWN_KEYS: Final = f"(^|/){OWN_FILES}"
+_METADATA_KEYS: Final = r"(^|/)(_delta_log|_lakefs|\.git)/|\.metadata\.json(\.gz)?$"
 _METADATA_FOLDER: Final = re.compile(r"(?:^|/)(_delta_log|_lakefs|\.git)/")
 _NAMESPACE_KEYS: Final = (f"/{NAMESPACE_OBJECT}", f"/{LAKE_OBJECT}")
 
@@ -68,7 +64,7 @@ class IntervalFacts(NamedTuple):
     """Objects whose keys are none that a store may have."""
     skipped_examples: tuple[str, ...] = ()
     places: frozenset[MetadataPlace] = frozenset()
-    has_more_places: bool = False
+    """At most one more than `PLACES_MAX`."""
     namespaces: tuple[str, ...] = ()
     """Objects that tell a namespace or a lake of refstore's; at most `EXAMPLES_MAX`."""
     has_encoded_keys: bool = False
@@ -80,11 +76,14 @@ class IntervalFacts(NamedTuple):
             self.own + other.own,
             self.skipped + other.skipped,
             (*self.skipped_examples, *other.skipped_examples)[:EXAMPLES_MAX],
-            self.places | other.places,
-            self.has_more_places or other.has_more_places,
+            frozenset(islice(self.places | other.places, PLACES_MAX + 1)),
             (*self.namespaces, *other.namespaces)[:EXAMPLES_MAX],
             self.has_encoded_keys or other.has_encoded_keys,
         )
+
+    @classmethod
+    def of_skipped(cls, skipped: SkippedKeys) -> IntervalFacts:
+        return cls(skipped=skipped.count, skipped_examples=tuple(f"{name} ({why})" for name, why in skipped.examples))
 
 
 class Listing(NamedTuple):
@@ -118,7 +117,33 @@ def gather_listing(rows: Iterable[ListedChunk | IntervalFacts], as_of_ms: int = 
 
 def cut_store(store: ObjectStore, pieces_min: int) -> list[KeyInterval]:
     """Return intervals that together have every key once, in order: about so many, if the store has many keys."""
-    return touching_intervals(_find_cuts(store, pieces_min))
+    groups = [""]
+    before: list[str] = []
+    end = time.monotonic() + (PROBE_SECONDS_MAX if store.is_remote else LOCAL_PROBE_SECONDS_MAX)
+    with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-prune-probe") as pool:
+        while groups != before and len(groups) < pieces_min * _GROUPS_PER_INTERVAL:
+            before, below = groups, pool.map(partial(_find_groups, store, end), groups)
+            groups = [each for group, found in zip(before, below, strict=True) for each in found or [group]]
+    step = max(1, len(groups) // pieces_min)
+    return touching_intervals(groups[step::step])
+
+
+def _find_groups(store: ObjectStore, end: float, prefix: str) -> list[str]:
+    """Return the beginnings of groups of keys with this prefix that may have more than `FEW_KEYS`, in order. Each is
+    longer than the prefix, and they differ behind it. If it takes until `end`, these are not all.
+    """
+    groups: list[str] = []
+    after = ""
+    while time.monotonic() < end:
+        pages = store.list_pages(prefix, skipped=SkippedKeys(), after=after)
+        keys = list(islice((key for page in pages for key in page.keys), FEW_KEYS))
+        if len(keys) < FEW_KEYS:
+            break
+        goes_on = bool(groups) and len(commonprefix([groups[-1], keys[0]])) > len(prefix)
+        common = commonprefix([groups.pop() if goes_on else keys[-1], keys[0]])
+        groups.append(common if len(common) > len(prefix) else keys[-1][: len(prefix) + 1])
+        after = max(groups[-1] + LAST_CODE_POINT, keys[-1])
+    return groups
 
 
 def touching_intervals(cuts: Sequence[str]) -> list[KeyInterval]:
@@ -131,118 +156,51 @@ def touching_intervals(cuts: Sequence[str]) -> list[KeyInterval]:
     ]
 
 
-def _find_cuts(store: ObjectStore, pieces_min: int) -> list[str]:
-    """Return beginnings of keys, in order, with many keys between them. They need not be keys."""
-    probes = _Probes(store, min(_PROBES_MAX, pieces_min * _PROBES_PER_INTERVAL))
-    groups, is_open = [""], {""}
-    with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-prune-probe") as pool:
-        while is_open and len(groups) < pieces_min * _GROUPS_PER_INTERVAL:
-            found = dict(zip(sorted(is_open), pool.map(probes.find_groups, sorted(is_open)), strict=True))
-            is_open = {below for each in found.values() for below in each}
-            groups = [below for group in groups for below in (found.get(group) or [group])]
-    step = max(1, len(groups) // pieces_min)
-    return [group for group in groups[step::step] if group]
-
-
-class _Probes:
-    """Asks a store for the keys behind a beginning, not without end."""
-
-    def __init__(self, store: ObjectStore, probes_max: int) -> None:
-        self._store = store
-        self._left = probes_max
-        self._end = time.monotonic() + (PROBE_SECONDS_MAX if store.is_remote else LOCAL_PROBE_SECONDS_MAX)
-        self._lock = Lock()
-
-    def find_groups(self, prefix: str) -> list[str]:
-        """Return the beginnings of groups of keys with this prefix that may have more than `FEW_KEYS`, in order. Each
-        is longer than the prefix, and they differ behind it. If it takes too long, these are not all.
-        """
-        groups: list[str] = []
-        after = ""
-        while self._may_probe():
-            keys = self._next_keys(prefix, after)
-            if groups and keys and len(common := common_beginning(groups[-1], keys[0])) > len(prefix):
-                groups[-1] = common  # this group goes on
-            elif len(keys) < FEW_KEYS:
-                return groups
-            else:
-                common = common_beginning(keys[0], keys[-1])
-                groups.append(common if len(common) > len(prefix) else keys[-1][: len(prefix) + 1])
-            after = next_beginning(groups[-1])
-            if not after:
-                return groups
-        return groups
-
-    def _may_probe(self) -> bool:
-        with self._lock:
-            self._left -= 1
-            return self._left >= 0 and time.monotonic() < self._end
-
-    def _next_keys(self, prefix: str, after: str) -> list[str]:
-        if not self._store.is_remote:  # whose pages are larger
-            return [info.key for info in islice(self._store.list(prefix, after=after), FEW_KEYS)]
-        keys: list[str] = []
-        for page in self._store.list_pages(prefix, skipped=SkippedKeys(), after=after):
-            keys += page.keys
-            if len(keys) >= FEW_KEYS:
-                break
-        return keys[:FEW_KEYS]
-
-
-def common_beginning(one: str, other: str) -> str:
-    return next(
-        (one[:at] for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(one, other)
-    )
-
-
-def next_beginning(prefix: str) -> str:
-    """Return a text behind all keys that begin with the prefix, and not behind what follows these; '': there is
-    none.
-    """
-    following = ord(prefix[-1]) + 1
-    for first, behind in (_SURROGATES, _NO_CHARACTERS):
-        following = behind if first <= following < behind else following
-    return "" if following > _LAST_CHARACTER else prefix[:-1] + chr(following)
-
-
 # ---- the tasks
 
 
 def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterator[ListedChunk | IntervalFacts]:
     """List an interval, write its chunks, and tell what it has beside them."""
-    number, interval = numbered[0] * 1000, numbered[1]
+    first_number, interval = numbered[0] * 1000, numbered[1]
     # As of `refstore_gc.list_objects`: another attempt of the task may cut its chunks elsewhere.
-    attempt, skipped, found = secrets.token_hex(8), SkippedKeys(), FoundInKeys()
-    waiting: list[Any] = []
-    last_key, store = interval.after, open_store(layout.url, layout)
-    pages = store.list_pages(interval.prefix, skipped=skipped, after=interval.after, before=interval.before)
-    for page in pages:
+    attempt, skipped, facts = secrets.token_hex(8), SkippedKeys(), IntervalFacts()
+
+    def tables() -> Iterator[Any]:
+        nonlocal facts
+        for page in _list_pages(open_store(layout.url, layout), interval, skipped):
+            columns = [make_array(column, field.type) for column, field in zip(page, LISTED, strict=True)]
+            table, found = look_at_keys(pa.table(columns, schema=LISTED))
+            facts = facts.plus(found)
+            yield table
+
+    for number, table in enumerate(join_tables(tables()), first_number):
+        yield write_chunk(layout, number, attempt, table)
+    yield facts.plus(IntervalFacts.of_skipped(skipped))
+
+
+def _list_pages(store: ObjectStore, interval: KeyInterval, skipped: SkippedKeys) -> Iterator[ObjectPage]:
+    """Yield the objects of an interval. Raises ObjectsUnavailable: they are out of order."""
+    last_key = interval.after
+    for page in store.list_pages(interval.prefix, skipped=skipped, after=interval.after, before=interval.before):
         ordered = [last_key, *page.keys, *([interval.before] if interval.before else [])]
         if any(one >= other for one, other in pairwise(ordered)):  # a key in another bucket than its name would be lost
             raise ObjectsUnavailable(
                 f"the listing of {store.url} cannot be trusted: it is out of order after {last_key!r}; check its server"
             )
-        last_key, table = page.keys[-1], found.add(_table_of(page))
-        if len(table):
-            waiting.append(table)
+        last_key = page.keys[-1]
+        yield page
+
+
+def join_tables(tables: Iterable[Any]) -> Iterator[Any]:
+    """Yield the rows of tables in tables of `CHUNK_ROWS` or some more, and then the rest."""
+    waiting: list[Any] = []
+    for table in tables:
+        waiting.append(table)
         if sum(map(len, waiting)) >= CHUNK_ROWS:
-            yield write_chunk(layout, number, attempt, pa.concat_tables(waiting))
+            yield pa.concat_tables(waiting)
             waiting.clear()
-            number += 1
-    if waiting:
-        yield write_chunk(layout, number, attempt, pa.concat_tables(waiting))
-    yield found.facts(skipped)
-
-
-def _table_of(page: ObjectPage) -> Any:
-    return pa.table(
-        {
-            "key": make_array(page.keys, pa.string()),
-            "size_bytes": make_array(page.sizes_bytes, pa.int64()),
-            "mtime_ms": make_array(page.mtimes_ms, pa.int64()),
-            "etag": make_array(page.etags, pa.string()),
-        }
-    )
+    if any(map(len, waiting)):
+        yield pa.concat_tables(waiting)
 
 
 def write_chunk(layout: PruneLayout, number: int, attempt: str, table: Any) -> ListedChunk:
@@ -252,57 +210,27 @@ def write_chunk(layout: PruneLayout, number: int, attempt: str, table: Any) -> L
     return ListedChunk(number, key, table["key"][0].as_py(), len(table), ObjectCount(), ObjectCount())
 
 
-class FoundInKeys:
-    """Counts listed objects, and looks in their keys for what says that the store belongs to others."""
-
-    def __init__(self) -> None:
-        self._listed = self._own = ObjectCount()
-        self._places: set[MetadataPlace] = set()
-        self._has_more_places = False
-        self._namespaces: list[str] = []
-        self._has_encoded_keys = False
-
-    def facts(self, skipped: SkippedKeys) -> IntervalFacts:
-        """Return what the interval has. `skipped`: by the listing."""
-        return IntervalFacts(
-            self._listed,
-            self._own,
-            skipped.count,
-            tuple(f"{name} ({why})" for name, why in skipped.examples),
-            frozenset(self._places),
-            self._has_more_places,
-            tuple(self._namespaces[:EXAMPLES_MAX]),
-            self._has_encoded_keys,
-        )
-
-    def add(self, table: Any) -> Any:
-        """Return the objects without refstore's own files."""
-        keys, sizes = table["key"], to_numpy(table["size_bytes"])
-        is_own = np.zeros(len(sizes), np.bool_)
-        for place in np.flatnonzero(to_numpy(pc.match_substring_regex(keys, _SPECIAL_KEYS))).tolist():
-            is_own[place] = self._look(keys[place].as_py())
-        self._has_encoded_keys |= bool(pc.any(pc.match_substring(keys, "%")).as_py())
-        self._listed += ObjectCount(len(sizes), int(sizes.sum()))
-        if not is_own.any():
-            return table
-        self._own += count_of(sizes, is_own)
-        return table.filter(make_array(~is_own))
-
-    def _look(self, key: str) -> bool:
-        """Return whether this is a file of refstore's own. Remember whose metadata lies there."""
-        if f"/{OWN_FILES}" in f"/{key}":
-            if f"/{key}".endswith(_NAMESPACE_KEYS):
-                self._namespaces.append(key)
-            return True
-        if len(self._places) < PLACES_MAX:
-            self._places.add(metadata_place(key))
-        else:
-            self._has_more_places |= metadata_place(key) not in self._places
-        return False
+def look_at_keys(table: Any) -> tuple[Any, IntervalFacts]:
+    """Return the objects without refstore's own files; and what there was, with what says in its keys that the store
+    belongs to others.
+    """
+    keys, sizes = table["key"], to_numpy(table["size_bytes"])
+    is_own = pc.match_substring_regex(keys, _OWN_KEYS)
+    others = table.filter(pc.invert(is_own))
+    metadata = others["key"].filter(pc.match_substring_regex(others["key"], _METADATA_KEYS))
+    namespaces = [key for key in keys.filter(is_own).to_pylist() if f"/{key}".endswith(_NAMESPACE_KEYS)]
+    facts = IntervalFacts(
+        listed=ObjectCount(len(sizes), int(sizes.sum())),
+        own=count_of(sizes, to_numpy(is_own)),
+        places=frozenset(map(metadata_place, metadata.to_pylist())),
+        namespaces=tuple(namespaces),
+        has_encoded_keys=bool(pc.any(pc.match_substring(keys, "%")).as_py()),
+    )
+    return others, IntervalFacts().plus(facts)
 
 
 def metadata_place(key: str) -> MetadataPlace:
-    """Return whose metadata the object at a key is that `_SPECIAL_KEYS` matches."""
+    """Return whose metadata the object at a key is that `_METADATA_KEYS` matches."""
     match = _METADATA_FOLDER.search(key)
     if match is not None:
         return MetadataPlace(match.group(1), key[: match.start()])

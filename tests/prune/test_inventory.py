@@ -16,7 +16,7 @@ from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import SkippedKeys
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_layout import read_table
-from refstore_prune import inventory
+from refstore_prune import inventory, list_store
 from refstore_prune.inventory import list_inventory
 from refstore_prune.list_store import Listing
 from refstore_prune.prune_layout import make_prune_layout
@@ -48,9 +48,10 @@ def make(copied: ObjectStore) -> Callable[[str], InventoryWriter]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few rows make several pieces, intervals and chunks."""
+    """Let a few rows make several sorted files, intervals and chunks."""
+    monkeypatch.setattr(list_store, "CHUNK_ROWS", 100)
     monkeypatch.setattr(inventory, "CHUNK_ROWS", 20)
-    monkeypatch.setattr(inventory, "INTERVALS_MAX", 3)
+    monkeypatch.setattr(inventory, "BLOCK_ROWS", 4)
 
 
 def read(tmp_path: Path, engines: Engines, writer: InventoryWriter, *, pruned: str = PRUNED) -> Listing:

@@ -20,7 +20,7 @@ from refstore_gc.engines.choice import Engines
 from refstore_gc.list_objects import KeyInterval
 from refstore_gc.run_layout import read_table
 from refstore_prune import list_store as listing
-from refstore_prune.list_store import FEW_KEYS, cut_store, metadata_place, next_beginning, touching_intervals
+from refstore_prune.list_store import FEW_KEYS, cut_store, metadata_place, touching_intervals
 from refstore_prune.prune_layout import make_prune_layout
 from refstore_prune.sources.base import MetadataPlace
 from tests.servers.s3_servers import S3Server
@@ -70,13 +70,6 @@ def test_a_store_that_is_cut_has_every_key_once(probes_of: int, keys: list[str],
         stored = fill(store, keys)
         parts = list_intervals(store, cut_store(store, pieces))
     assert [key for part in parts for key in part] == stored
-
-
-@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=4), st.text(max_size=3))
-def test_the_next_beginning_lies_behind_all_that_begins_so(prefix: str, rest: str) -> None:
-    following = next_beginning(prefix)
-    assert not following or following > prefix + rest
-    following.encode()
 
 
 @pytest.mark.parametrize("objects", [FEW_KEYS - 1, FEW_KEYS, FEW_KEYS + 1])
