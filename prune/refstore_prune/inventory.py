@@ -23,7 +23,7 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from itertools import accumulate
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -46,7 +46,6 @@ from refstore_prune.list_store import (
     Listing,
     gather_listing,
     join_tables,
-    look_at_keys,
     touching_intervals,
     write_chunk,
 )
@@ -57,13 +56,18 @@ MANIFEST: Final = "manifest.json"
 BLOCK_ROWS: Final = 512
 """How many rows of a sorted file are read together. The first key of each such block is known."""
 _FILES_BYTES: Final = 1 << 24
-_NEEDED: Final = {"size": "Size", "lastmodifieddate": "LastModifiedDate"}
-_OF_VERSIONS: Final = ("islatest", "isdeletemarker")
-_CSV_TYPES: Final = {
+_COLUMNS: Final = {
+    "bucket": pa.string(),
+    "key": pa.string(),
     "size": pa.int64(),
     "lastmodifieddate": pa.timestamp("ms", "UTC"),
-    **dict.fromkeys(_OF_VERSIONS, pa.bool_()),
+    "etag": pa.string(),
+    "islatest": pa.bool_(),
+    "isdeletemarker": pa.bool_(),
 }
+"""The columns that are read, by their names without case and underscores."""
+_WITHOUT: Final = {"etag": "", "islatest": True, "isdeletemarker": False}
+"""What stands in columns that an inventory need not have."""
 _ODD_KEY: Final = rf"[^ -~]|(^|/)(\.|/|$)|^.{{{KEY_BYTES_MAX // 2}}}"
 """Matches every key that no store of refstore's has, and others."""
 
@@ -96,6 +100,10 @@ class InventoryTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the keys of the pruned store begin with in their bucket."""
 
 
+Part = tuple[str, int, int, int]
+"""Of a sorted file: its key, where the part begins and ends, and how large the file is."""
+
+
 class SortedFile(NamedTuple):
     """A file with rows in the order of keys, as record batches of `BLOCK_ROWS`."""
 
@@ -121,14 +129,14 @@ def list_inventory(layout: PruneLayout, engine: Engine, url: str) -> Listing:
     return gather_listing(engine.map(partial(join_rows, layout), items), int(task.manifest.creation_timestamp))
 
 
-def _find_blocks(files: Sequence[SortedFile], interval: KeyInterval) -> list[tuple[str, int, int]]:
-    """Return the parts of files, as (key, start, end), that have all rows of an interval, and few others."""
-    found: list[tuple[str, int, int]] = []
+def _find_blocks(files: Sequence[SortedFile], interval: KeyInterval) -> list[Part]:
+    """Return the parts of files that have all rows of an interval, and few others."""
+    found: list[Part] = []
     for file in files:
         first = max(bisect_right(file.first_keys, interval.after) - 1, 0)
         end = bisect_left(file.first_keys, interval.before) if interval.before else len(file.first_keys)
         if first < end:
-            found.append((file.key, file.starts[first], file.starts[end]))
+            found.append((file.key, file.starts[first], file.starts[end], file.starts[-1]))
     return found
 
 
@@ -141,7 +149,8 @@ def _open_inventory(layout: PruneLayout, url: str) -> InventoryTask:
     store = open_store(place._replace(path=folder).text(), layout)
     body = store.read(MANIFEST)
     try:
-        if store.read("manifest.checksum").decode("latin-1").strip() != _md5_of(body):
+        digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
+        if store.read("manifest.checksum").decode("latin-1").strip() != digest:
             raise Corrupt(f"{redact_url(url)} does not have its checksum; take another inventory")
     except ObjectNotFound:
         pass  # it is an offer: the files have theirs in the manifest
@@ -163,16 +172,10 @@ def _find_root(folder: str, manifest: InventoryManifest) -> str:
     neighbour of its files' folder.
     """
     above = folder.rpartition("/")[0]
-    for file in manifest.files[:1]:
-        there = "/" + "/".join(file.key.split("/")[:-2])
-        if not above.endswith(there):
-            raise Invalid(f"the inventory's files should be in {there}; copy the folders as they are in the bucket")
-        return above.removesuffix(there)
-    return above
-
-
-def _md5_of(body: bytes) -> str:
-    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+    there = "/" + "/".join(manifest.files[0].key.split("/")[:-2]) if manifest.files else ""
+    if not above.endswith(there):
+        raise Invalid(f"the inventory's files should be in {there}; copy the folders as they are in the bucket")
+    return above.removesuffix(there)
 
 
 # ---- the tasks
@@ -190,11 +193,11 @@ def sort_rows(task: InventoryTask, files: Sequence[InventoryFile]) -> Iterator[S
 
 
 def join_rows(
-    layout: PruneLayout, item: tuple[int, KeyInterval, Sequence[tuple[str, int, int]]]
+    layout: PruneLayout, item: tuple[int, KeyInterval, Sequence[Part]]
 ) -> Iterator[ListedChunk | IntervalFacts]:
-    """Write the chunk of an interval, and tell what it has beside it."""
+    """Write the chunk of an interval."""
     number, interval, parts = item
-    tables = [_read_part(layout, interval, *part) for part in parts]
+    tables = [_read_part(layout, interval, part) for part in parts]
     # of what is there twice, the later counts
     table = pa.concat_tables(tables).sort_by([("key", "ascending"), ("mtime_ms", "descending")]).combine_chunks()
     keys = table["key"]
@@ -206,16 +209,15 @@ def join_rows(
     for key, fault in faults.items():
         skipped.add(key, fault)
     is_refused = pc.is_in(table["key"], value_set=make_array(list(faults), pa.string()))
-    table, facts = look_at_keys(table.filter(pc.invert(is_refused)))
-    if len(table):
-        yield write_chunk(layout, number, secrets.token_hex(8), table)
-    yield facts.plus(IntervalFacts.of_skipped(skipped))
+    yield from write_chunk(layout, number, table.filter(pc.invert(is_refused)))
+    yield IntervalFacts.of_skipped(skipped)
 
 
-def _read_part(layout: PruneLayout, interval: KeyInterval, key: str, start: int, end: int) -> Any:
+def _read_part(layout: PruneLayout, interval: KeyInterval, part: Part) -> Any:
     """Return the rows of an interval that a part of a sorted file has."""
-    body = b"".join([LISTED.serialize(), *open_store(layout.files, layout).get(key, start=start, end=end)])
-    table = pa.ipc.open_stream(body).read_all()
+    key, start, end, size = part
+    blocks = open_store(layout.files, layout).get(key, start=start, end=end, size_bytes=size)
+    table = pa.ipc.open_stream(b"".join([LISTED.serialize(), *blocks])).read_all()
     if interval.after:
         table = table.filter(pc.greater(table["key"], make_scalar(interval.after, pa.string())))
     return table.filter(pc.less(table["key"], make_scalar(interval.before, pa.string()))) if interval.before else table
@@ -226,29 +228,23 @@ def _read_part(layout: PruneLayout, interval: KeyInterval, key: str, start: int,
 
 def _read_file(task: InventoryTask, file: InventoryFile) -> Iterator[Any]:
     """Yield the objects of the store that a file of the inventory names, as tables."""
+    digest = hashlib.md5(usedforsecurity=False)
     with tempfile.NamedTemporaryFile(suffix=".gz") as copy:
-        _copy_file(task, file, copy)
         try:
-            for batch in _read_columns(task.manifest, copy.name):
-                yield _take_rows(task, batch)
+            for chunk in open_store(task.root, task.layout).get(file.key, size_bytes=file.size):
+                digest.update(chunk)
+                copy.write(chunk)
+        except (ObjectNotFound, CorruptObject) as error:
+            raise _damage(file, str(error)) from error
+        if digest.hexdigest() != file.md5.lower():
+            raise _damage(file, "does not have its checksum")
+        copy.flush()
+        try:
+            yield from map(partial(_take_rows, task), _read_columns(task.manifest, copy.name))
         except (Corrupt, Invalid):
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _damage(file, f"is not what its manifest says ({error})") from error
-
-
-def _copy_file(task: InventoryTask, file: InventoryFile, copy: IO[bytes]) -> None:
-    """Copy a file whose checksum is right."""
-    digest = hashlib.md5(usedforsecurity=False)
-    try:
-        for chunk in open_store(task.root, task.layout).get(file.key, size_bytes=file.size):
-            digest.update(chunk)
-            copy.write(chunk)
-    except (ObjectNotFound, CorruptObject) as error:
-        raise _damage(file, str(error)) from error
-    if digest.hexdigest() != file.md5.lower():
-        raise _damage(file, "does not have its checksum")
-    copy.flush()
 
 
 def _damage(file: InventoryFile, why: str) -> Corrupt:
@@ -256,38 +252,26 @@ def _damage(file: InventoryFile, why: str) -> Corrupt:
 
 
 def _read_columns(manifest: InventoryManifest, path: str) -> Iterator[Any]:
-    """Yield the columns that are needed, as record batches, by their names without case and underscores."""
+    """Yield a file's `_COLUMNS`, as record batches."""
     dataset, csv = import_module("pyarrow.dataset"), import_module("pyarrow.csv")
-    names, is_csv = [name.strip() for name in manifest.file_schema.split(",")], manifest.file_format == "CSV"
-    if is_csv:
-        options = {
-            "read_options": csv.ReadOptions(column_names=names),
-            "convert_options": csv.ConvertOptions(null_values=[""]),
-        }
-        schema = pa.schema([(name, _CSV_TYPES.get(_plain(name), pa.string())) for name in names])
-        source = dataset.dataset(path, schema=schema, format=dataset.CsvFileFormat(**options))
+    if manifest.file_format == "CSV":
+        names = [name.strip() for name in manifest.file_schema.split(",")]
+        schema = pa.schema([(name, _COLUMNS.get(_plain(name), pa.string())) for name in names])
+        read, convert = csv.ReadOptions(column_names=names), csv.ConvertOptions(null_values=[""])
+        file_format = dataset.CsvFileFormat(read_options=read, convert_options=convert)
+        source = dataset.dataset(path, schema=schema, format=file_format)
     else:
         source = dataset.dataset(path, format=manifest.file_format.lower())
-    columns = {plain: dataset.field(name) for plain, name in _find_columns(source.schema.names).items()}
-    for batch in source.to_batches(columns=columns, use_threads=False, batch_readahead=1, fragment_readahead=1):
-        if is_csv:  # keys are written there as in a URL
-            keys = batch["key"]
-            is_encoded = pc.match_substring_regex(keys, "[%+]")
-            decoded = [unquote_plus(key, errors="strict") for key in keys.filter(is_encoded).to_pylist()]
-            keys = pc.replace_with_mask(keys, is_encoded, make_array(decoded, pa.string()))
-            yield batch.set_column(batch.schema.get_field_index("key"), "key", keys)
-        else:
-            yield batch
-
-
-def _find_columns(names: Sequence[str]) -> dict[str, str]:
-    """Return what the columns are called that are read, each by its name without case and underscores."""
-    plain = {_plain(name): name for name in names}
-    for needed, name in (_NEEDED | dict.fromkeys(_OF_VERSIONS if "versionid" in plain else (), "")).items():
-        if needed not in plain:
-            raise Invalid(f"the inventory has no field {name or needed}; add it to its configuration")
-    wanted = ("bucket", "key", *_NEEDED, "etag", *_OF_VERSIONS)
-    return {each: plain[each] for each in wanted if each in plain}
+    fields = {_plain(name): dataset.field(name) for name in source.schema.names}
+    of_versions = ("IsLatest", "IsDeleteMarker") if "versionid" in fields else ()
+    for name in ("Bucket", "Key", "Size", "LastModifiedDate", *of_versions):
+        if name.lower() not in fields:
+            raise Invalid(f"the inventory has no field {name}; add it to its configuration")
+    columns = {
+        name: (fields[name] if name in fields else pc.scalar(_WITHOUT[name])).cast(type_, safe=False)
+        for name, type_ in _COLUMNS.items()
+    }
+    yield from source.to_batches(columns=columns, use_threads=False, batch_readahead=1, fragment_readahead=1)
 
 
 def _plain(name: str) -> str:
@@ -297,22 +281,18 @@ def _plain(name: str) -> str:
 def _take_rows(task: InventoryTask, batch: Any) -> Any:
     """Return the rows of objects that are in the store, as the listing has them. Raises Corrupt."""
     bucket, table = task.manifest.source_bucket.rpartition(":")[2], pa.Table.from_batches([batch])
-    if not pc.all(pc.equal(table["bucket"].cast(pa.string()), make_scalar(bucket, pa.string()))).as_py():
+    if not pc.all(pc.equal(table["bucket"], make_scalar(bucket, pa.string()))).as_py():
         raise Corrupt(f"the inventory has objects of another bucket than {bucket}; take another inventory")
-    if "islatest" in table.column_names:
-        table = table.filter(table["islatest"])
-    if "isdeletemarker" in table.column_names:
-        table = table.filter(pc.invert(pc.fill_null(table["isdeletemarker"], make_scalar(False, pa.bool_()))))
-    etag = table["etag"] if "etag" in table.column_names else make_array([""] * len(table), pa.string())
-    keys, size, time = table["key"].cast(pa.string()), table["size"].cast(pa.int64()), table["lastmodifieddate"]
-    if keys.null_count or size.null_count or time.null_count or not pa.types.is_timestamp(time.type):
+    is_marker = pc.fill_null(table["isdeletemarker"], make_scalar(False, pa.bool_()))
+    table = table.filter(pc.and_(table["islatest"], pc.invert(is_marker)))
+    if any(table[name].null_count for name in ("key", "size", "lastmodifieddate")):
         raise Corrupt("the inventory has a row without a key, size or time; take another inventory")
-    rows = pa.table(
-        {
-            "key": pc.utf8_slice_codeunits(keys, len(task.prefix)),
-            "size_bytes": size,
-            "mtime_ms": time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64()),
-            "etag": pc.utf8_trim(pc.fill_null(etag.cast(pa.string()), make_scalar("", pa.string())), '"'),
-        }
-    )
-    return rows.filter(pc.starts_with(keys, task.prefix)) if task.prefix else rows
+    keys = table["key"].combine_chunks()
+    if task.manifest.file_format == "CSV":  # which has keys as in a URL
+        is_encoded = pc.match_substring_regex(keys, "[%+]")
+        decoded = [unquote_plus(key, errors="strict") for key in keys.filter(is_encoded).to_pylist()]
+        keys = pc.replace_with_mask(keys, is_encoded, make_array(decoded, pa.string()))
+    etags = pc.utf8_trim(pc.fill_null(table["etag"], make_scalar("", pa.string())), '"')
+    times = table["lastmodifieddate"].cast(pa.int64())
+    names = pc.utf8_slice_codeunits(keys, len(task.prefix))
+    return pa.table([names, table["size"], times, etags], schema=LISTED).filter(pc.starts_with(keys, task.prefix))

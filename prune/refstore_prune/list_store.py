@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, reduce
 from itertools import islice, pairwise
 from posixpath import commonprefix
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,7 @@ from refstore.core.arrow_arrays import make_array, to_numpy
 from refstore.errors import ObjectsUnavailable
 from refstore.lake_identity import LAKE_OBJECT
 from refstore.namespaces import NAMESPACE_OBJECT
-from refstore.objects.base import OWN_FILES, ObjectPage, ObjectStore, SkippedKeys
+from refstore.objects.base import OWN_FILES, ObjectStore, SkippedKeys
 from refstore.records.keys import LAST_CODE_POINT
 from refstore_gc.engines.base import Engine
 from refstore_gc.garbage import count_of
@@ -42,9 +42,8 @@ LISTED: Final = pa.schema(
 FEW_KEYS: Final = 1000
 """A page of the store. Listing less than this is faster than cutting it."""
 _PROBES_AT_ONCE: Final = 8
-PROBE_SECONDS_MAX: Final = 10.0
-LOCAL_PROBE_SECONDS_MAX: Final = 1.0
-"""In a large folder each probe reads the names of all its files, and listing them takes no more than some of these."""
+PROBE_SECONDS_MAX: Final = 5.0
+"""In a large folder of this machine each probe reads the names of all its files."""
 _GROUPS_PER_INTERVAL: Final = 8
 """So that intervals of several groups of keys are about equally long."""
 
@@ -102,14 +101,10 @@ def list_store(layout: PruneLayout, engine: Engine) -> Listing:
 
 def gather_listing(rows: Iterable[ListedChunk | IntervalFacts], as_of_ms: int = 0) -> Listing:
     """Return what the tasks of all intervals told."""
-    chunks: list[ListedChunk] = []
-    facts = IntervalFacts()
-    for row in rows:
-        if isinstance(row, ListedChunk):
-            chunks.append(row)
-        else:
-            facts = facts.plus(row)
-    return Listing(sorted(chunks, key=lambda chunk: chunk.number), facts, as_of_ms)
+    found = list(rows)
+    chunks = sorted(row for row in found if isinstance(row, ListedChunk))
+    facts = reduce(IntervalFacts.plus, (row for row in found if isinstance(row, IntervalFacts)), IntervalFacts())
+    return Listing(chunks, facts, as_of_ms)
 
 
 # ---- where to cut
@@ -117,9 +112,8 @@ def gather_listing(rows: Iterable[ListedChunk | IntervalFacts], as_of_ms: int = 
 
 def cut_store(store: ObjectStore, pieces_min: int) -> list[KeyInterval]:
     """Return intervals that together have every key once, in order: about so many, if the store has many keys."""
-    groups = [""]
+    groups, end = [""], time.monotonic() + PROBE_SECONDS_MAX
     before: list[str] = []
-    end = time.monotonic() + (PROBE_SECONDS_MAX if store.is_remote else LOCAL_PROBE_SECONDS_MAX)
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-prune-probe") as pool:
         while groups != before and len(groups) < pieces_min * _GROUPS_PER_INTERVAL:
             before, below = groups, pool.map(partial(_find_groups, store, end), groups)
@@ -160,26 +154,16 @@ def touching_intervals(cuts: Sequence[str]) -> list[KeyInterval]:
 
 
 def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterator[ListedChunk | IntervalFacts]:
-    """List an interval, write its chunks, and tell what it has beside them."""
-    first_number, interval = numbered[0] * 1000, numbered[1]
-    # As of `refstore_gc.list_objects`: another attempt of the task may cut its chunks elsewhere.
-    attempt, skipped, facts = secrets.token_hex(8), SkippedKeys(), IntervalFacts()
-
-    def tables() -> Iterator[Any]:
-        nonlocal facts
-        for page in _list_pages(open_store(layout.url, layout), interval, skipped):
-            columns = [make_array(column, field.type) for column, field in zip(page, LISTED, strict=True)]
-            table, found = look_at_keys(pa.table(columns, schema=LISTED))
-            facts = facts.plus(found)
-            yield table
-
-    for number, table in enumerate(join_tables(tables()), first_number):
-        yield write_chunk(layout, number, attempt, table)
-    yield facts.plus(IntervalFacts.of_skipped(skipped))
+    """List an interval, and write its chunks."""
+    number, skipped = numbered[0] * 1000, SkippedKeys()
+    for table in join_tables(_list_pages(open_store(layout.url, layout), numbered[1], skipped)):
+        yield from write_chunk(layout, number, table)
+        number += 1
+    yield IntervalFacts.of_skipped(skipped)
 
 
-def _list_pages(store: ObjectStore, interval: KeyInterval, skipped: SkippedKeys) -> Iterator[ObjectPage]:
-    """Yield the objects of an interval. Raises ObjectsUnavailable: they are out of order."""
+def _list_pages(store: ObjectStore, interval: KeyInterval, skipped: SkippedKeys) -> Iterator[Any]:
+    """Yield the objects of an interval, as tables. Raises ObjectsUnavailable: they are out of order."""
     last_key = interval.after
     for page in store.list_pages(interval.prefix, skipped=skipped, after=interval.after, before=interval.before):
         ordered = [last_key, *page.keys, *([interval.before] if interval.before else [])]
@@ -188,7 +172,8 @@ def _list_pages(store: ObjectStore, interval: KeyInterval, skipped: SkippedKeys)
                 f"the listing of {store.url} cannot be trusted: it is out of order after {last_key!r}; check its server"
             )
         last_key = page.keys[-1]
-        yield page
+        columns = [make_array(column, field.type) for column, field in zip(page, LISTED, strict=True)]
+        yield pa.table(columns, schema=LISTED)
 
 
 def join_tables(tables: Iterable[Any]) -> Iterator[Any]:
@@ -203,30 +188,27 @@ def join_tables(tables: Iterable[Any]) -> Iterator[Any]:
         yield pa.concat_tables(waiting)
 
 
-def write_chunk(layout: PruneLayout, number: int, attempt: str, table: Any) -> ListedChunk:
-    """Write objects, which are in order, to a file of the listing."""
-    key = layout.file_key("listing", number, attempt)
-    write_table(open_store(layout.files, layout), key, table)
-    return ListedChunk(number, key, table["key"][0].as_py(), len(table), ObjectCount(), ObjectCount())
-
-
-def look_at_keys(table: Any) -> tuple[Any, IntervalFacts]:
-    """Return the objects without refstore's own files; and what there was, with what says in its keys that the store
-    belongs to others.
+def write_chunk(layout: PruneLayout, number: int, table: Any) -> Iterator[ListedChunk | IntervalFacts]:
+    """Write objects, which are in order, to a file of the listing, without refstore's own files. Tell what there was,
+    and what says in its keys that the store belongs to others.
     """
     keys, sizes = table["key"], to_numpy(table["size_bytes"])
     is_own = pc.match_substring_regex(keys, _OWN_KEYS)
     others = table.filter(pc.invert(is_own))
-    metadata = others["key"].filter(pc.match_substring_regex(others["key"], _METADATA_KEYS))
+    if len(others):
+        # as of `refstore_gc.list_objects`: another attempt of the task may cut its chunks elsewhere
+        key = layout.file_key("listing", number, secrets.token_hex(8))
+        write_table(open_store(layout.files, layout), key, others)
+        yield ListedChunk(number, key, others["key"][0].as_py(), len(others), ObjectCount(), ObjectCount())
+    metadata = others["key"].filter(pc.match_substring_regex(others["key"], _METADATA_KEYS)).to_pylist()
     namespaces = [key for key in keys.filter(is_own).to_pylist() if f"/{key}".endswith(_NAMESPACE_KEYS)]
-    facts = IntervalFacts(
+    yield IntervalFacts(
         listed=ObjectCount(len(sizes), int(sizes.sum())),
         own=count_of(sizes, to_numpy(is_own)),
-        places=frozenset(map(metadata_place, metadata.to_pylist())),
-        namespaces=tuple(namespaces),
+        places=frozenset(islice({metadata_place(key) for key in metadata}, PLACES_MAX + 1)),
+        namespaces=tuple(namespaces[:EXAMPLES_MAX]),
         has_encoded_keys=bool(pc.any(pc.match_substring(keys, "%")).as_py()),
     )
-    return others, IntervalFacts().plus(facts)
 
 
 def metadata_place(key: str) -> MetadataPlace:

@@ -114,7 +114,7 @@ def test_only_the_latest_versions_are_objects(
     assert [row[0] for row in rows_of(tmp_path, read(tmp_path, engines, writer))] == ["latest"]
     writer = make(file_format)
     writer.add_file(rows.drop_columns(["is_latest"]))
-    with pytest.raises(Invalid, match="islatest"):
+    with pytest.raises(Invalid, match="IsLatest"):
         read(tmp_path, engines, writer)
 
 
