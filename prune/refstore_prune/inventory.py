@@ -45,7 +45,6 @@ from refstore_prune.list_store import (
     IntervalFacts,
     Listing,
     gather_listing,
-    join_tables,
     touching_intervals,
     write_chunk,
 )
@@ -83,7 +82,7 @@ class InventoryManifest(msgspec.Struct, frozen=True, rename="camel"):
 
     source_bucket: str
     version: Literal["2016-11-30"]
-    creation_timestamp: str
+    creation_timestamp: int
     file_format: Literal["CSV", "ORC", "Parquet"]
     file_schema: str
     files: list[InventoryFile]
@@ -94,14 +93,10 @@ class InventoryTask(msgspec.Struct, frozen=True, kw_only=True):
 
     layout: PruneLayout
     root: str
-    """The store in which the keys of the inventory's files are."""
+    """The folder in which the manifest's folder and that of the inventory's files are neighbours."""
     manifest: InventoryManifest
     prefix: str
     """What the keys of the pruned store begin with in their bucket."""
-
-
-Part = tuple[str, int, int, int]
-"""Of a sorted file: its key, where the part begins and ends, and how large the file is."""
 
 
 class SortedFile(NamedTuple):
@@ -126,12 +121,14 @@ def list_inventory(layout: PruneLayout, engine: Engine, url: str) -> Listing:
     step = CHUNK_ROWS // 2 // BLOCK_ROWS  # an interval has some rows more than its blocks that begin in it
     intervals = touching_intervals(sorted(key for file in written for key in file.first_keys)[step::step])
     items = [(number, each, _find_blocks(written, each)) for number, each in enumerate(intervals)]
-    return gather_listing(engine.map(partial(join_rows, layout), items), int(task.manifest.creation_timestamp))
+    return gather_listing(engine.map(partial(join_rows, layout), items), task.manifest.creation_timestamp)
 
 
-def _find_blocks(files: Sequence[SortedFile], interval: KeyInterval) -> list[Part]:
-    """Return the parts of files that have all rows of an interval, and few others."""
-    found: list[Part] = []
+def _find_blocks(files: Sequence[SortedFile], interval: KeyInterval) -> list[tuple[str, int, int, int]]:
+    """Return the parts of files that have all rows of an interval: the file's key, where the part begins and ends, and
+    the file's size.
+    """
+    found: list[tuple[str, int, int, int]] = []
     for file in files:
         first = max(bisect_right(file.first_keys, interval.after) - 1, 0)
         end = bisect_left(file.first_keys, interval.before) if interval.before else len(file.first_keys)
@@ -155,27 +152,15 @@ def _open_inventory(layout: PruneLayout, url: str) -> InventoryTask:
     except ObjectNotFound:
         pass  # it is an offer: the files have theirs in the manifest
     try:
-        manifest = msgspec.json.decode(body, type=InventoryManifest)
-        int(manifest.creation_timestamp)
+        manifest = msgspec.json.decode(body, type=InventoryManifest, strict=False)
     except ValueError as error:
         raise Invalid(f"{redact_url(url)} is no manifest of an inventory that is read here: {error}") from None
     bucket = manifest.source_bucket.rpartition(":")[2]
     if pruned.scheme != "s3" or bucket != pruned.host:
         raise Invalid(f"the inventory {redact_url(url)} is of the bucket {bucket}, and not of {layout.url}")
     prefix = pruned.path.strip("/")
-    root = place._replace(path=_find_root(folder, manifest) if place.scheme != "s3" else "")
+    root = place._replace(path=folder.rpartition("/")[0])
     return InventoryTask(layout=layout, root=root.text(), manifest=manifest, prefix=f"{prefix}/" if prefix else "")
-
-
-def _find_root(folder: str, manifest: InventoryManifest) -> str:
-    """Return below which folder the bucket with the inventory was copied. The manifest lies in a folder that is a
-    neighbour of its files' folder.
-    """
-    above = folder.rpartition("/")[0]
-    there = "/" + "/".join(manifest.files[0].key.split("/")[:-2]) if manifest.files else ""
-    if not above.endswith(there):
-        raise Invalid(f"the inventory's files should be in {there}; copy the folders as they are in the bucket")
-    return above.removesuffix(there)
 
 
 # ---- the tasks
@@ -183,17 +168,22 @@ def _find_root(folder: str, manifest: InventoryManifest) -> str:
 
 def sort_rows(task: InventoryTask, files: Sequence[InventoryFile]) -> Iterator[SortedFile]:
     """Write the rows of files of the inventory to sorted files."""
-    for table in join_tables(rows for file in files for rows in _read_file(task, file)):
-        batches = table.sort_by("key").to_batches(BLOCK_ROWS)
-        blocks = [batch.serialize().to_pybytes() for batch in batches]
-        key = task.layout.named_file_key(f"listing/{secrets.token_hex(8)}.arrows")
-        open_store(task.layout.files, task.layout).put(key, blocks)
-        first_keys = [batch["key"][0].as_py() for batch in batches]
-        yield SortedFile(key, first_keys, list(accumulate(map(len, blocks), initial=0)))
+    store, tables = (
+        open_store(task.layout.files, task.layout),
+        (rows for file in files for rows in _read_file(task, file)),
+    )
+    for some in split_sized(tables, len, size_max=CHUNK_ROWS, items_max=CHUNK_ROWS):
+        batches = pa.concat_tables(some).sort_by("key").to_batches(BLOCK_ROWS)
+        if batches:
+            key = task.layout.named_file_key(f"listing/{secrets.token_hex(8)}.arrows")
+            blocks = [batch.serialize().to_pybytes() for batch in batches]
+            store.put(key, blocks)
+            first_keys = [batch["key"][0].as_py() for batch in batches]
+            yield SortedFile(key, first_keys, list(accumulate(map(len, blocks), initial=0)))
 
 
 def join_rows(
-    layout: PruneLayout, item: tuple[int, KeyInterval, Sequence[Part]]
+    layout: PruneLayout, item: tuple[int, KeyInterval, Sequence[tuple[str, int, int, int]]]
 ) -> Iterator[ListedChunk | IntervalFacts]:
     """Write the chunk of an interval."""
     number, interval, parts = item
@@ -201,9 +191,8 @@ def join_rows(
     # of what is there twice, the later counts
     table = pa.concat_tables(tables).sort_by([("key", "ascending"), ("mtime_ms", "descending")]).combine_chunks()
     keys = table["key"]
-    table = table.filter(
-        make_array(np.append(True, to_numpy(pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)))))
-    )
+    is_first = np.append(True, to_numpy(pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))))
+    table = table.filter(make_array(is_first))
     skipped, odd = SkippedKeys(), table["key"].filter(pc.match_substring_regex(table["key"], _ODD_KEY)).to_pylist()
     faults = {key: fault for key in odd if (fault := key_fault(key)) is not None}
     for key, fault in faults.items():
@@ -213,7 +202,7 @@ def join_rows(
     yield IntervalFacts.of_skipped(skipped)
 
 
-def _read_part(layout: PruneLayout, interval: KeyInterval, part: Part) -> Any:
+def _read_part(layout: PruneLayout, interval: KeyInterval, part: tuple[str, int, int, int]) -> Any:
     """Return the rows of an interval that a part of a sorted file has."""
     key, start, end, size = part
     blocks = open_store(layout.files, layout).get(key, start=start, end=end, size_bytes=size)
@@ -231,7 +220,8 @@ def _read_file(task: InventoryTask, file: InventoryFile) -> Iterator[Any]:
     digest = hashlib.md5(usedforsecurity=False)
     with tempfile.NamedTemporaryFile(suffix=".gz") as copy:
         try:
-            for chunk in open_store(task.root, task.layout).get(file.key, size_bytes=file.size):
+            key = "/".join(file.key.split("/")[-2:])
+            for chunk in open_store(task.root, task.layout).get(key, size_bytes=file.size):
                 digest.update(chunk)
                 copy.write(chunk)
         except (ObjectNotFound, CorruptObject) as error:

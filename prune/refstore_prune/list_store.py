@@ -19,6 +19,7 @@ from posixpath import commonprefix
 from typing import Any, Final, NamedTuple
 
 from refstore.core.arrow_arrays import make_array, to_numpy
+from refstore.core.batches import split_sized
 from refstore.errors import ObjectsUnavailable
 from refstore.lake_identity import LAKE_OBJECT
 from refstore.namespaces import NAMESPACE_OBJECT
@@ -48,8 +49,7 @@ _GROUPS_PER_INTERVAL: Final = 8
 """So that intervals of several groups of keys are about equally long."""
 
 _OWN_KEYS: Final = f"(^|/){OWN_FILES}"
-_METADATA_KEYS: Final = r"(^|/)(_delta_log|_lakefs|\.git)/|\.metadata\.json(\.gz)?$"
-_METADATA_FOLDER: Final = re.compile(r"(?:^|/)(_delta_log|_lakefs|\.git)/")
+_METADATA_KEYS: Final = r"(?:^|/)(_delta_log|_lakefs|\.git)/|\.metadata\.json(?:\.gz)?$"
 _NAMESPACE_KEYS: Final = (f"/{NAMESPACE_OBJECT}", f"/{LAKE_OBJECT}")
 
 
@@ -113,11 +113,13 @@ def gather_listing(rows: Iterable[ListedChunk | IntervalFacts], as_of_ms: int = 
 def cut_store(store: ObjectStore, pieces_min: int) -> list[KeyInterval]:
     """Return intervals that together have every key once, in order: about so many, if the store has many keys."""
     groups, end = [""], time.monotonic() + PROBE_SECONDS_MAX
-    before: list[str] = []
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-prune-probe") as pool:
-        while groups != before and len(groups) < pieces_min * _GROUPS_PER_INTERVAL:
-            before, below = groups, pool.map(partial(_find_groups, store, end), groups)
-            groups = [each for group, found in zip(before, below, strict=True) for each in found or [group]]
+        while len(groups) < pieces_min * _GROUPS_PER_INTERVAL:
+            found = pool.map(partial(_find_groups, store, end), groups)
+            below = [each for group, some in zip(groups, found, strict=True) for each in some or [group]]
+            if below == groups:
+                break
+            groups = below
     step = max(1, len(groups) // pieces_min)
     return touching_intervals(groups[step::step])
 
@@ -155,10 +157,11 @@ def touching_intervals(cuts: Sequence[str]) -> list[KeyInterval]:
 
 def list_part(layout: PruneLayout, numbered: tuple[int, KeyInterval]) -> Iterator[ListedChunk | IntervalFacts]:
     """List an interval, and write its chunks."""
-    number, skipped = numbered[0] * 1000, SkippedKeys()
-    for table in join_tables(_list_pages(open_store(layout.url, layout), numbered[1], skipped)):
-        yield from write_chunk(layout, number, table)
-        number += 1
+    skipped = SkippedKeys()
+    pages = _list_pages(open_store(layout.url, layout), numbered[1], skipped)
+    chunks = split_sized(pages, len, size_max=CHUNK_ROWS, items_max=CHUNK_ROWS)
+    for number, tables in enumerate(chunks, numbered[0] * 1000):
+        yield from write_chunk(layout, number, pa.concat_tables(tables))
     yield IntervalFacts.of_skipped(skipped)
 
 
@@ -174,18 +177,6 @@ def _list_pages(store: ObjectStore, interval: KeyInterval, skipped: SkippedKeys)
         last_key = page.keys[-1]
         columns = [make_array(column, field.type) for column, field in zip(page, LISTED, strict=True)]
         yield pa.table(columns, schema=LISTED)
-
-
-def join_tables(tables: Iterable[Any]) -> Iterator[Any]:
-    """Yield the rows of tables in tables of `CHUNK_ROWS` or some more, and then the rest."""
-    waiting: list[Any] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(map(len, waiting)) >= CHUNK_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting.clear()
-    if any(map(len, waiting)):
-        yield pa.concat_tables(waiting)
 
 
 def write_chunk(layout: PruneLayout, number: int, table: Any) -> Iterator[ListedChunk | IntervalFacts]:
@@ -213,8 +204,8 @@ def write_chunk(layout: PruneLayout, number: int, table: Any) -> Iterator[Listed
 
 def metadata_place(key: str) -> MetadataPlace:
     """Return whose metadata the object at a key is that `_METADATA_KEYS` matches."""
-    match = _METADATA_FOLDER.search(key)
-    if match is not None:
+    match = re.search(_METADATA_KEYS, key)
+    if match is not None and match.group(1):
         return MetadataPlace(match.group(1), key[: match.start()])
     folder = key.rpartition("/")[0]
     return MetadataPlace("iceberg", "" if folder == "metadata" else folder.removesuffix("/metadata"))

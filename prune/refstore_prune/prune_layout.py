@@ -1,6 +1,7 @@
 """Where a run keeps its files, in the store itself or in the store of `--state`, and what its mark holds.
 
     _refstore/prune/<run id>/listing/<number>-<attempt>.parquet   what the store listed, in order of keys
+    _refstore/prune/<run id>/listing/<attempt>.arrows             rows of an inventory, sorted by keys
     _refstore/prune/<run id>/names/<number>.parquet               names, as a source has them
     _refstore/prune/<run id>/mark/<number>-<attempt>.parquet      a unit of what is unnamed
     _refstore/prune/<run id>/sweep/<number>-<attempt>.parquet     what became of a unit

@@ -16,7 +16,7 @@ from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import SkippedKeys
 from refstore_gc.engines.choice import Engines
 from refstore_gc.run_layout import read_table
-from refstore_prune import inventory, list_store
+from refstore_prune import inventory
 from refstore_prune.inventory import list_inventory
 from refstore_prune.list_store import Listing
 from refstore_prune.prune_layout import make_prune_layout
@@ -49,7 +49,6 @@ def make(copied: ObjectStore) -> Callable[[str], InventoryWriter]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few rows make several sorted files, intervals and chunks."""
-    monkeypatch.setattr(list_store, "CHUNK_ROWS", 100)
     monkeypatch.setattr(inventory, "CHUNK_ROWS", 20)
     monkeypatch.setattr(inventory, "BLOCK_ROWS", 4)
 
@@ -169,7 +168,7 @@ def test_without_size_or_time_it_is_refused(
         ({"creationTimestamp": "yesterday"}, Invalid),
         ({"creationTimestamp": None}, Invalid),
         ({"files": []}, Invalid),
-        ({"files": [{"key": "x/y/data/a.csv.gz", "size": 1, "MD5checksum": ""}]}, Invalid),
+        ({"files": [{"key": "x/y/data/a.csv.gz", "size": 1, "MD5checksum": ""}]}, Corrupt),
     ],
 )
 def test_a_manifest_that_does_not_fit(
