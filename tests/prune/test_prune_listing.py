@@ -20,7 +20,14 @@ from refstore_gc.engines.choice import Engines
 from refstore_gc.list_objects import KeyInterval
 from refstore_gc.run_layout import read_table
 from refstore_prune import list_store as listing
-from refstore_prune.list_store import FEW_KEYS, cut_store, metadata_place, touching_intervals
+from refstore_prune.list_store import (
+    FEW_KEYS,
+    PLACES_MAX,
+    IntervalFacts,
+    cut_store,
+    metadata_place,
+    touching_intervals,
+)
 from refstore_prune.prune_layout import make_prune_layout
 from refstore_prune.sources.base import MetadataPlace
 from tests.servers.s3_servers import S3Server
@@ -136,6 +143,15 @@ def test_tasks_list_everything_once(
 )
 def test_whose_metadata_a_key_is(key: str, kind: str, folder: str) -> None:
     assert metadata_place(key) == MetadataPlace(kind, folder)
+
+
+def test_places_of_all_intervals_beyond_the_bound_are_told_by_one_more() -> None:
+    parts = [
+        IntervalFacts(places=frozenset(MetadataPlace("iceberg", f"{part}/{number}") for number in range(PLACES_MAX)))
+        for part in range(3)
+    ]
+    assert len(parts[0].plus(parts[0]).places) == PLACES_MAX
+    assert len(parts[0].plus(parts[1]).plus(parts[2]).places) == PLACES_MAX + 1
 
 
 class DisorderedObjects(MemoryObjects):
