@@ -74,12 +74,16 @@ class _StoredRows:
         row = self._rows.get(key)
         if row is None:
             return None
-        same_etag = etag == row[2] or not etag or not row[2]
-        return size_bytes == row[0] and is_same_time(mtime_ms, row[1]) and same_etag
+        if etag and etag == row[2]:
+            return size_bytes == row[0] and is_same_time(mtime_ms, row[1], seconds=1)
+        return size_bytes == row[0] and is_same_time(mtime_ms, row[1]) and not (etag and row[2])
 
 
-def is_same_time(given_ms: int, found_ms: int) -> bool:
-    """Return whether two answers of a store name one time. Some answers have whole seconds only."""
+def is_same_time(given_ms: int, found_ms: int, *, seconds: int = 0) -> bool:
+    """Return whether two answers of a store name one time. Some answers have whole seconds only; `seconds`: by how many
+    these may differ. With the same ETag it is one: of a writing that takes a moment `rclone serve s3` lists the end,
+    and tells the beginning to who asks for the object.
+    """
     return given_ms == found_ms or (
-        given_ms // 1000 == found_ms // 1000 and (given_ms % 1000 == 0 or found_ms % 1000 == 0)
+        abs(given_ms // 1000 - found_ms // 1000) <= seconds and (given_ms % 1000 == 0 or found_ms % 1000 == 0)
     )

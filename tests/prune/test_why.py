@@ -9,7 +9,7 @@ import pytest
 from refstore.core.clock import SystemClock
 from refstore.errors import Invalid
 from refstore.objects.local import LocalObjects
-from refstore_gc.engines.local import LocalEngine
+from refstore_gc.engines.local import LocalEngine, SharedWork
 from refstore_prune.key_history import KeyHistory, read_history
 from refstore_prune.prune_layout import PRUNE_ROOT
 from refstore_prune.prune_sweep import sweep_units
@@ -33,7 +33,9 @@ def run(store: LocalObjects, number: int, keys: str, *, is_due: bool = False, ma
     manifest = write_mark(store, layout, some, is_due=is_due, marked_ms=marked_ms, rows=2)
     if is_due:
         with open_run(store, layout.run_id) as lock:
-            sweep_units(LocalEngine(), layout, manifest.units, SystemClock().now_ms(), lock.generation)
+            sweep_units(
+                LocalEngine(shared=SharedWork(0)), layout, manifest.units, SystemClock().now_ms(), lock.generation
+            )
 
 
 def why(store: LocalObjects, key: str) -> KeyHistory:
