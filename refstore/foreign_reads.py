@@ -61,7 +61,7 @@ class ForeignReads:
         """
         self._kv = kv
         self._clock = clock
-        self._objects_url = objects_url
+        self.objects_url = objects_url
         self.allowed = AllowedPrefixes(prefixes)
         self.stores = ForeignStores(open_store, known=[*prefixes, objects_url])
         self._namespaces = Namespaces(())
@@ -90,7 +90,7 @@ class ForeignReads:
         is there: an answer that depends on them would tell a caller where they are.
         """
         if _BELOW_THE_LAKE(url):
-            check_outside_lake(url, self._objects_url)
+            check_outside_lake(url, self.objects_url)
         place = check_address(url)
         if place is not None and self.allowed.find_covering(place) is not None:
             return
@@ -99,7 +99,7 @@ class ForeignReads:
                 f"{redact_url(url)[:200]!r} cannot be staged: it lies in or beside a repository's namespace, or "
                 f"{self.allowed.refusal}; what a repository has can be copied, and new data uploaded or linked"
             )
-        check_outside_lake(url, self._objects_url)
+        check_outside_lake(url, self.objects_url)
 
     def get(self, address: Address, size_bytes: int, start: int, end: int | None) -> Iterator[bytes]:
         """Return the bytes [start, end) of the object that had `size_bytes` when it was recorded. Raises
@@ -122,6 +122,6 @@ class ForeignReads:
         now = self._clock.monotonic_seconds()
         if now - self._read_at > NAMESPACES_SECONDS:
             # a wide folder of `import_from` may hold the audit log and the KV, which has the keys that sign tokens
-            own = [child(self._objects_url, OWN_FOLDER), *(file.as_uri() for file in self._kv.local_files)]
-            self._namespaces, self._read_at = Namespaces.read(self._kv, *own), now
+            own = [child(self.objects_url, OWN_FOLDER), *(file.as_uri() for file in self._kv.local_files)]
+            self._namespaces, self._read_at = Namespaces.read(self._kv, self.objects_url, *own), now
         return self._namespaces

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
@@ -40,11 +41,11 @@ from refstore.foreign_reads import ForeignReads
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
 from refstore.kv.retries import RetryingKV
-from refstore.namespaces import NAMESPACE_OBJECT, check_new, check_owner, folder_url, owner_of
+from refstore.namespaces import CLAIMS, NAMESPACE_OBJECT, check_new, check_owner, folder_url, owner_of
 from refstore.objects import child, make_objects, named_stores, open_objects
 from refstore.objects.base import ObjectStore, put_if_new
 from refstore.objects.named_stores import NamedStores
-from refstore.objects.store_urls import copy_delete_versions
+from refstore.objects.store_urls import copy_delete_versions, parse_store_url
 from refstore.public_methods import wrap_public_methods
 from refstore.records import keys
 from refstore.records.commit_records import StoredCommit
@@ -143,12 +144,39 @@ class Lake:
 
         new_id = self.ids.new_id(self.clock.now_ms())
         self.id = lake_identity.agree_on_id(self.kv, self.own_store, new_id, make_store, read_only=read_only)
+        self._check_holder(self.own_store)
 
     def _check_exists(self) -> None:
         """Raise NotFound if neither the KV nor the object store is of a lake; WrongStore if only one of them is."""
         if self.kv.get(keys.LAKE) is ABSENT and next(self.repository_records(), None) is None:
             self._agree_on_id(read_only=True)
             raise NotFound(f"there is no lake in {redact_url(self.objects_url)}; make it with: refstore.create(...)")
+
+    @property
+    def _folder(self) -> Path | None:
+        """The folder that has the KV, and the lake's own objects, too; None: there is none."""
+        objects = parse_store_url(self.objects_url)
+        folder = next((file.parent for file in self.kv.local_files), None)
+        is_above = folder is not None and objects.scheme == "file" and Path(objects.path).is_relative_to(folder)
+        return folder if is_above else None
+
+    def _check_holder(self, store: ObjectStore) -> None:
+        """Raise WrongStore if another copy of this lake's folder holds a store that lies outside of it."""
+        if self.id and self._folder is not None:
+            lake_identity.check_holder(store, self.kv)
+
+    def take_stores(self, *, dry_run: bool = False) -> list[str]:
+        """Hold what other copies of this lake's folder hold outside of it, and return its URLs. For an operator who
+        has made sure that no other copy is used any more.
+        """
+        taken: list[str] = []
+        if self._folder is None:
+            return taken
+        for url in (self.objects_url, *lake_identity.namespaces_of(self.kv)):
+            with closing(self.open_url(url)) as store:
+                if lake_identity.take_store(store, self.kv, dry_run=dry_run):
+                    taken.append(redact_url(store.url))
+        return taken
 
     def close(self) -> None:
         """Close the KV, and every store that a repository has opened. Later calls raise LakeClosed."""
@@ -204,6 +232,10 @@ class Lake:
     def resolve(self, url: str) -> str:
         """Return the URL of a store with the options by which it is reached. Raises InvalidSettings."""
         return named_stores.resolve_url(url, self.stores, self.objects_url)
+
+    def namespace_url(self, record: RepositoryRecord) -> str:
+        """Return the URL of a repository's namespace as it is now."""
+        return named_stores.absolute_url(record.namespace, self.objects_url)
 
     def open_url(self, url: str) -> ObjectStore:
         """Open a store by a URL as settings and records have it. The caller closes it."""
@@ -264,10 +296,12 @@ class Lake:
             raise self._already_exists(checked)
         now = self.clock.now_ms()
         repo = ids.new_repository_id(self.ids, checked, now)
-        url = named_stores.namespace_url(namespace or child(self.objects_url, repo), self.stores, self.objects_url)
+        url = named_stores.namespace_url(
+            namespace or child(self.objects_url, repo), self.stores, self.objects_url, self._folder
+        )
         grace = -1 if grace_seconds is None else grace_seconds
         record = RepositoryRecord(repo, url, branch, now, metadata or {}, grace, 0, "", given_namespace, is_bucket)
-        check_new(url, self.objects_url)
+        check_new(self.namespace_url(record), self.objects_url)
         with ExitStack() as undo:
             undo.callback(self._undo_kv, url, repo)
             self._claim_key(url, repo)
@@ -396,7 +430,7 @@ class Lake:
         opened = self.repository(name)
         before = {
             "id": opened.record.id,
-            "namespace": redact_url(opened.record.namespace),
+            "namespace": redact_url(self.namespace_url(opened.record)),
             "default_branch": opened.default_branch,
             "created_ms": opened.record.created_ms,
         }
@@ -493,6 +527,7 @@ class Lake:
         objects = self.open_store(url)
         try:
             check_owner(objects, record)
+            self._check_holder(objects)
         except BaseException:
             objects.close()
             raise
@@ -500,12 +535,13 @@ class Lake:
 
     def _claim_key(self, url: str, repo: RepositoryId) -> None:
         """Claim the namespace among the repositories of this lake. Raises Conflict."""
-        own = folder_url(url)
-        claim = keys.namespace(own)
+        claim = keys.namespace(folder_url(url))
+        own = folder_url(named_stores.absolute_url(url, self.objects_url))
         if not self.kv.set_if(claim, ABSENT, repo.encode()) and self.kv.get(claim) != repo.encode():
             raise Conflict(f"namespace {own} belongs to a repository already; give each repository its own")
-        for other, _ in self.kv.scan_all(keys.NAMESPACES):
-            if other != own and (other.startswith(own) or own.startswith(other)):
+        for recorded, _ in self.kv.scan_all(keys.NAMESPACES):
+            other = folder_url(named_stores.absolute_url(recorded, self.objects_url))
+            if recorded != claim.name and (other.startswith(own) or own.startswith(other)):
                 raise Conflict(
                     f"namespace {own} and {other}, which belongs to a repository, lie in each other; choose another"
                 )
@@ -525,7 +561,8 @@ class Lake:
             except AlreadyExists:
                 if owner_of(objects) != repo:  # else the reply was lost, and the driver asked again
                     raise Conflict(
-                        f"namespace {folder_url(url)} holds the data of another lake's repository; choose an empty one"
+                        f"namespace {redact_url(objects.url)} holds the data of another lake's repository; choose an "
+                        "empty one"
                     ) from None
 
     def _release_store(self, url: str, repo: RepositoryId) -> None:
@@ -535,7 +572,7 @@ class Lake:
         """
         with self._log_undo_errors(url, repo), closing(self.open_url(url)) as objects:
             if owner_of(objects) == repo:
-                objects.delete_many([NAMESPACE_OBJECT])
+                objects.delete_many(CLAIMS)
 
     def _undo_manifest(self, url: str, repo: RepositoryId) -> None:
         """Undo what a failed creation wrote to the manifest, while the namespace is still this repository's."""

@@ -11,20 +11,41 @@ A new lake gets its id in three steps: it is written to the KV as not confirmed,
 then confirmed in the KV. Processes that make one lake at once agree in the first step. After a crash the next process
 goes on. An object store without an id is taken if nothing of a lake is in it and the KV has no repositories; or if a
 namespace in it says that it belongs to a repository of the KV.
+
+A lake in one folder may be moved and copied with it (`mv`, `cp -r`). Two copies have the same id, and each has files of
+its own: its KV, its objects, its witnesses. What lies outside of the folder (a namespace elsewhere, or behind a
+symbolic link) they would share, and each would delete there what only the other one names. So such a store has an
+object that says which file the KV is, by its inode and the time at which it was made:
+
+    object store    _refstore/holder      the first copy that opened the store; others refuse it
+
+A move to another disk, and a KV that was put back from a backup, have another file, too: an operator then says that
+there is no other copy (`refstore kv reconcile`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
+from refstore.core.file_identity import read_file_identity
 from refstore.core.ids import RepositoryId
 from refstore.core.redaction import redact_url
-from refstore.errors import AlreadyExists, Contention, CorruptObject, ObjectNotFound, ObjectsUnavailable, WrongStore
+from refstore.errors import (
+    AlreadyExists,
+    Contention,
+    CorruptObject,
+    LakeReadOnly,
+    ObjectNotFound,
+    ObjectsUnavailable,
+    WrongStore,
+)
 from refstore.kv.base import ABSENT, KV, Absent
-from refstore.namespaces import NAMESPACE_OBJECT, folder_url
+from refstore.namespaces import HOLDER_OBJECT, NAMESPACE_OBJECT, folder_url
 from refstore.objects.base import OWN_FILES, ObjectStore, put_if_new
+from refstore.objects.named_stores import absolute_url
 from refstore.objects.store_urls import parse_store_url
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional, encode
@@ -104,6 +125,54 @@ def read_both(kv: KV, store: ObjectStore) -> tuple[str, str]:
     return record.id if record is not None else "", read_id(store)
 
 
+def check_holder(store: ObjectStore, kv: KV) -> None:
+    """Raise WrongStore if the store lies outside of the KV's folder, and another copy of that folder holds it."""
+    holder = _find_other_holder(store, kv)
+    if holder is not None:
+        raise WrongStore(
+            f"{redact_url(store.url)} lies outside of the lake's folder, and another copy of this folder holds it "
+            f"({holder}); two copies would delete what only the other one names. Use the other copy; or, if there is "
+            "none any more, because this one was moved here or restored, run `refstore kv reconcile`"
+        )
+
+
+def take_store(store: ObjectStore, kv: KV, *, dry_run: bool) -> bool:
+    """Let the KV hold a store that another copy holds, and return whether one does."""
+    if _find_other_holder(store, kv) is None:
+        return False
+    if not dry_run:
+        store.put(HOLDER_OBJECT, _file_of(kv))
+    return True
+
+
+def namespaces_of(kv: KV) -> list[str]:
+    """Return the namespaces of all repositories, also of deleted ones that are not cleared."""
+    return [namespace for _, namespace in _repositories(kv)]
+
+
+def _find_other_holder(store: ObjectStore, kv: KV) -> str | None:
+    """Return which file the KV is that holds the store; None: the store is held by this KV, which takes a new one, or
+    it lies in the KV's folder, and is copied with it.
+    """
+    place = parse_store_url(store.url)
+    if place.scheme == "file" and Path(place.path).resolve().is_relative_to(kv.local_files[0].parent.resolve()):
+        return None
+    own = _file_of(kv)
+    with suppress(AlreadyExists, LakeReadOnly):
+        put_if_new(store, HOLDER_OBJECT, own)
+    try:
+        holder = store.read(HOLDER_OBJECT)
+    except ObjectNotFound:
+        return None  # nobody's, and this process only reads
+    return holder.decode(errors="replace")[:_ID_BYTES_MAX] if holder != own else None
+
+
+def _file_of(kv: KV) -> bytes:
+    """Return what a move keeps of the KV's file and a copy does not: not the device, which another mount changes."""
+    device, _, file = read_file_identity(kv.local_files[0]).partition(":")
+    return (f"{device}:{file}" if file.endswith(":0") else file).encode()
+
+
 def unify_ids(kv: KV, store: ObjectStore, new_id: str) -> bool:
     """Let the KV and the object store hold one id, whatever they held: the store's; if it has none, the KV's. Return
     whether that was a change.
@@ -173,7 +242,7 @@ def _check_not_another(kv: KV, store: ObjectStore, *, is_empty: bool) -> None:
         return
     folder = parse_store_url(folder_url(store.url))
     for repo, namespace in _repositories(kv):
-        own = parse_store_url(folder_url(namespace))
+        own = parse_store_url(folder_url(absolute_url(namespace, store.url)))
         if (own.scheme, own.host) != (folder.scheme, folder.host) or not own.path.startswith(folder.path):
             continue
         try:

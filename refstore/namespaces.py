@@ -27,6 +27,7 @@ from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName, ObjectNotFound, WrongStore
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
+from refstore.objects.named_stores import absolute_url
 from refstore.objects.store_urls import child, parse_store_url
 from refstore.records import keys
 from refstore.records.repository_records import RepositoryRecord
@@ -36,6 +37,12 @@ OWN_FOLDER: Final = "_refstore"
 
 NAMESPACE_OBJECT: Final = "_refstore/namespace"
 """This object names the repository that owns the namespace, because two lakes with different KVs must not share one."""
+
+HOLDER_OBJECT: Final = "_refstore/holder"
+"""This one names the file of the KV, where a copy of the lake's folder would share the store (`lake_identity.py`)."""
+
+CLAIMS: Final = (HOLDER_OBJECT, NAMESPACE_OBJECT)
+"""What says whose a namespace is."""
 
 _SAME_STORE: Final = {"local": "file", "mem": "memory"}
 _BUILT_IN: Final = ("file", "s3", "memory")
@@ -69,9 +76,11 @@ class Namespaces:
         self._inodes: dict[str, tuple[int, int] | None] | None = None
 
     @classmethod
-    def read(cls, kv: KV, *more: str) -> Namespaces:
-        """Read the namespaces in the KV, also of deleted repositories until they are drained, and add `more`."""
-        return cls([*(url for url, _ in kv.scan_all(keys.NAMESPACES)), *more])
+    def read(cls, kv: KV, lake_url: str, *more: str) -> Namespaces:
+        """Read the namespaces in the KV, also of deleted repositories until they are drained, and add `more`.
+        `lake_url`: where the lake's own objects are.
+        """
+        return cls([*(absolute_url(url, lake_url) for url, _ in kv.scan_all(keys.NAMESPACES)), *more])
 
     def check_object(self, url: str) -> None:
         """Raise InvalidName if the object at `url` lies, or may lie, in a namespace of this lake.

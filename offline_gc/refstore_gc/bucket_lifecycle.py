@@ -142,11 +142,8 @@ def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
 
 
 def _namespaces(lake: Lake) -> list[str]:
-    living = [record.namespace for _, record in lake.all_repositories()]
-    return [
-        *living,
-        *(decode(value, RepositoryRecord).namespace for _, value in lake.kv.scan_all(keys.CLOSED_REPOSITORIES)),
-    ]
+    closed = (decode(value, RepositoryRecord) for _, value in lake.kv.scan_all(keys.CLOSED_REPOSITORIES))
+    return [lake.namespace_url(record) for record in (*(each for _, each in lake.all_repositories()), *closed)]
 
 
 def _split_s3_url(url: str) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from refstore.gc_marks.sweep_records import outcome_key
 from refstore.kv.base import ABSENT
 from refstore.kv_recovery.fence import PositionFence
 from refstore.lake import Lake
-from refstore.namespaces import NAMESPACE_OBJECT, folder_url
+from refstore.namespaces import CLAIMS, folder_url
 from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional, encode
@@ -227,7 +227,7 @@ def _record_clearing(
         key,
         encode(
             ClearedRepository(
-                record.namespace,
+                lake.namespace_url(record),
                 record.created_ms,
                 record.closed_ms,
                 swept.at_ms,
@@ -248,7 +248,7 @@ def _remove_private(store: ObjectStore) -> int:
         left = (info.key for info in store.list(prefix))
         while page := list(islice(left, BULK_KEYS)):
             failed += len(store.delete_many(page).failed_keys)
-    return failed or len(store.delete_many([NAMESPACE_OBJECT]).failed_keys)
+    return failed or len(store.delete_many(CLAIMS).failed_keys)
 
 
 def _is_free(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> bool:
@@ -261,9 +261,9 @@ def _is_free(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> bool:
 
 
 def _check_not_shared(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> None:
-    own = folder_url(record.namespace)
+    own = folder_url(lake.namespace_url(record))
     for name, other in lake.all_repositories():
-        if folder_url(other.namespace) == own or other.id == repo:
+        if folder_url(lake.namespace_url(other)) == own or other.id == repo:
             raise Conflict(
                 f"repository {name!r} has the namespace of the deleted {repo}; nothing is deleted there, look how that "
                 "came about"

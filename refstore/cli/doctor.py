@@ -263,7 +263,7 @@ def _repositories(lake: Lake, seen: KvVerification) -> Iterator[Check]:
     for name, record in repositories:
         for each in figures.find_warnings(known[record.id], record.created_ms, now_ms):
             yield Check(f"repository {name}", "warning", each.concern.value, each.detail)
-        is_local = record.namespace.startswith("file:")
+        is_local = lake.namespace_url(record).startswith("file:")
         if silent and not is_local:
             continue  # each would take the whole time that a store has to answer
         try:

@@ -84,8 +84,8 @@ def reconcile(
     Staged objects that are missing cannot be put back: reconcile names them and ends with 6. Bring them back from a
     backup of the object store, or give them up with --accept.
 
-    Other commands refuse a KV and an object store that do not hold the same lake's id. reconcile does not: at its end
-    both hold the object store's.
+    Other commands refuse a KV and an object store that do not hold the same lake's id, and what another copy of the
+    lake's folder holds. reconcile does not: it asks, and at its end both hold the object store's id.
 
     \b
     Example: refstore kv reconcile --dry-run
@@ -125,6 +125,7 @@ def _begin_answer(done: list[RestoredRecord], left: KvVerification) -> dict[str,
         "settled": None,
         "recorded": [],
         "id_written": False,
+        "moved": [],
     }
 
 
@@ -134,7 +135,12 @@ def _record(lake: Lake, left: KvVerification) -> dict[str, object]:
         gaps = fill_gaps(lake, progress=bar) if left.of_kind(KvFindingKind.GAP) else []
     own_id = lake.ids.new_id(lake.clock.now_ms())
     id_written = lake_identity.unify_ids(lake.kv, lake.own_store, own_id)
-    return {"recorded": [{"repository": gap.repository, "name": str(gap)} for gap in gaps], "id_written": id_written}
+    moved = lake.take_stores()
+    return {
+        "recorded": [{"repository": gap.repository, "name": str(gap)} for gap in gaps],
+        "id_written": id_written,
+        "moved": moved,
+    }
 
 
 def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
@@ -143,6 +149,9 @@ def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
     if known and stored and known != stored:
         what = f"the KV is of lake {known}, and the object store of lake {stored}"
         confirm(ctx, f"{what}: what this object store's manifest has will be put into this KV", yes=yes)
+    if others := lake.take_stores(dry_run=True):
+        what = f"another copy of this lake's folder holds {', '.join(others[:SHOWN_MAX])}"
+        confirm(ctx, f"{what}: that copy must never be used again, or each deletes what the other one names", yes=yes)
 
 
 def _may_settle(ctx: typer.Context, left: KvVerification, *, accept: bool, yes: bool) -> bool:
@@ -242,6 +251,8 @@ def _tell(
 ) -> None:
     if answer["id_written"]:
         typer.echo("The KV and the object store hold the same lake's id now.", err=True)
+    if answer["moved"]:
+        typer.echo("What another copy of the lake's folder held is this one's now.", err=True)
     would, gaps = "would be: " if dry_run else "", found.of_kind(KvFindingKind.GAP)
     if dry_run or answer["recorded"]:
         _lines(f"{would}recorded in the manifest", [str(gap) for gap in gaps])

@@ -17,6 +17,7 @@ from refstore.core.ids import RepositoryName
 from refstore.core.redaction import redact_url
 from refstore.core.safety import is_for_trying
 from refstore.errors import InvalidSettings
+from refstore.lake import Lake
 from refstore.operations import rules_document
 from refstore.operations.deleted_names import deleted_name_hold
 from refstore.records.repository_records import RepositoryRecord
@@ -77,7 +78,7 @@ def create(
             grace_seconds=None if grace_seconds is None else math.ceil(grace_seconds),
         )
         added = {"sample_data": sample_data.add_sample_data(created)} if with_sample_data else {}
-        emit(ctx, {**_row(created.name, created.record), **added})
+        emit(ctx, {**_row(lake, created.name, created.record), **added})
 
 
 @app.command("list")
@@ -88,7 +89,7 @@ def list_(ctx: typer.Context, prefix: NamePrefix = "") -> None:
     Example: refstore repo list --json
     """
     with open_lake(ctx, read_only=True) as lake:
-        emit(ctx, (_row(name, record) for name, record in lake.repository_records(prefix=prefix)))
+        emit(ctx, (_row(lake, name, record) for name, record in lake.repository_records(prefix=prefix)))
 
 
 @app.command("show")
@@ -104,7 +105,7 @@ def show(ctx: typer.Context, name: Name) -> None:
         emit(
             ctx,
             {
-                **_row(opened.name, opened.record),
+                **_row(lake, opened.name, opened.record),
                 "id": opened.record.id,
                 "grace_seconds": grace,
                 "metadata": opened.record.metadata,
@@ -137,11 +138,11 @@ def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = F
         emit(ctx, {"repository": name, "deleted": True, "name_free_from": format_when(release.until_ms)})
 
 
-def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
+def _row(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
     return {
         "repository": name,
         "default_branch": record.default_branch,
-        "namespace": redact_url(record.namespace),
+        "namespace": redact_url(lake.namespace_url(record)),
         "created": format_when(record.created_ms),
     }
 

@@ -7,11 +7,18 @@ URL of a namespace has no endpoint:
     s3://bucket/prefix                     reached as the lake's own objects are, where those are in S3
 
 The URL of the lake's own objects is a setting itself, and may have an endpoint (`?endpoint=https://...`) or a name.
+
+A folder may be moved, copied, or mounted elsewhere. So a namespace below the folder of the lake is recorded relative to
+the lake's own objects, wherever those are now:
+
+    lake:///sales.1                        the folder sales.1 of the lake's own objects
+    lake:///../archive                     beside them, below the folder that has the KV, too
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from refstore.core.redaction import redact_url
@@ -21,6 +28,9 @@ from refstore.objects.store_urls import StoreURL, parse_store_url
 CONNECTION_OPTIONS: Final = ("endpoint", "profile")
 """The options of an s3:// URL that say how its bucket is reached. The profile comes from a named store only."""
 
+RELATIVE: Final = "lake"
+"""The scheme of a namespace that is recorded relative to the lake's own objects."""
+
 NamedStores = Mapping[str, Mapping[str, str]]
 """The connection options of each named store."""
 
@@ -29,6 +39,7 @@ def resolve_url(url: str, named: NamedStores, lake_url: str) -> str:
     """Return the URL with the options by which its store is reached. `lake_url`: of the lake's own objects. Raises
     InvalidSettings (there is no setting for the name).
     """
+    url = absolute_url(url, lake_url)
     parsed = parse_store_url(url)
     if parsed.scheme != "s3":
         return url
@@ -51,11 +62,27 @@ def resolve_url(url: str, named: NamedStores, lake_url: str) -> str:
     return _add_default_options(parsed._replace(options=options), named[name]).text()
 
 
-def namespace_url(url: str, named: NamedStores, lake_url: str) -> str:
-    """Return the URL as a repository's record has it: without an endpoint of its own. Raises InvalidName, and
-    InvalidSettings as `resolve_url`.
-    """
+def absolute_url(url: str, lake_url: str) -> str:
+    """Return the URL of a namespace as it is where the lake's own objects are at `lake_url`."""
     parsed = parse_store_url(url)
+    if parsed.scheme != RELATIVE:
+        return url
+    own, segments = parse_store_url(lake_url), _segments(parsed)
+    above = next((count for count, segment in enumerate(segments) if segment != ".."), len(segments))
+    root = own.path.rstrip("/").split("/")
+    path = "/".join([*root[: max(1, len(root) - above)], *segments[above:]])
+    return own._replace(path=path, options={**own.options, **parsed.options}).text()
+
+
+def namespace_url(url: str, named: NamedStores, lake_url: str, lake_folder: Path | None = None) -> str:
+    """Return the URL as a repository's record has it: without an endpoint of its own, and relative to the lake's own
+    objects if it lies below them, or below `lake_folder`, which holds them. Raises InvalidName, and InvalidSettings as
+    `resolve_url`.
+    """
+    url = absolute_url(url, lake_url)
+    parsed = parse_store_url(url)
+    if parsed.scheme == "file" == parse_store_url(lake_url).scheme:
+        return _relative_url(parsed, _segments(parse_store_url(lake_url)), lake_folder) or url
     if parsed.scheme != "s3":
         return url
     connection = _connection_options(parsed)
@@ -70,6 +97,22 @@ def namespace_url(url: str, named: NamedStores, lake_url: str) -> str:
         return parsed._replace(options=options).text()
     resolve_url(url, named, lake_url)
     return url
+
+
+def _relative_url(url: StoreURL, own: Sequence[str], lake_folder: Path | None) -> str:
+    """Return the URL relative to the lake's own objects; '' for one that lies elsewhere."""
+    path = _segments(url)
+    above = list(lake_folder.parts[1:]) if lake_folder is not None else own
+    root = above if own[: len(above)] == above else own
+    if path[: len(root)] != root or "." in path or ".." in path:
+        return ""
+    common = next((at for at, (a, b) in enumerate(zip(path, own, strict=False)) if a != b), min(len(path), len(own)))
+    relative = [*[".."] * (len(own) - common), *path[common:]]
+    return url._replace(scheme=RELATIVE, host="", path="/" + "/".join(relative)).text()
+
+
+def _segments(url: StoreURL) -> list[str]:
+    return [segment for segment in url.path.split("/") if segment]
 
 
 def _connection_options(url: StoreURL) -> dict[str, str]:

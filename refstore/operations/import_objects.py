@@ -150,7 +150,7 @@ def prepare_sources(ctx: Context, sources: Sequence[ImportSource], *, only_allow
         raise Invalid(
             f"an import has at most {SOURCES_MAX:,} sources, this one {len(sources):,}; make several imports of them"
         )
-    namespaces = Namespaces.read(ctx.kv)
+    namespaces = Namespaces.read(ctx.kv, ctx.foreign.objects_url)
     allowed = ctx.foreign.allowed if only_allowed else None
     return [_prepare_source(source, namespaces, ctx.foreign.stores, allowed) for source in sources]
 

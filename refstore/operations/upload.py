@@ -270,7 +270,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     """
     argument_types.check_items(items, Stage)
     placements: list[Placement] = []
-    namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
+    namespaces = Namespaces.read(ctx.kv, ctx.foreign.objects_url, ctx.objects.url)
     now = ctx.clock.now_ms()
     for item in items:
         user_metadata.check_object_metadata(item.metadata)

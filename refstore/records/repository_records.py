@@ -13,7 +13,7 @@ class RepositoryRecord(Record, frozen=True, tag=40):
 
     id: RepositoryId
     namespace: str
-    """URL of the object store's namespace."""
+    """URL of the object store's namespace, perhaps relative to the lake's own (`refstore/objects/named_stores.py`)."""
     default_branch: BranchName
     created_ms: int
     metadata: dict[str, str] = {}

@@ -185,7 +185,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repository(world: World) -
     real = world.lake.open_store
 
     def opened(url: str) -> ObjectStore:
-        if url == archive.record.namespace:
+        if url == world.lake.namespace_url(archive.record):
             raise Corrupt("the disk is not there")
         return real(url)
 

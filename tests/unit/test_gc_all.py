@@ -74,7 +74,7 @@ def test_a_failing_repository_stops_no_other_repositorys_collection(
 def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, broken = lake.open_store, lake.repository("broken").record.namespace
+    real, broken = lake.open_store, lake.namespace_url(lake.repository("broken").record)
 
     def opened(url: str) -> Any:
         if url == broken:

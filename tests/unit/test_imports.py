@@ -285,7 +285,7 @@ def test_what_lies_in_a_namespace_or_holds_one_is_refused(
 ) -> None:
     other = lake.create_repository("other")
     other.upload("main", "secret", b"secret")
-    namespace = Path(other.record.namespace.partition("?")[0].removeprefix("file://"))
+    namespace = Path(lake.namespace_url(other.record).partition("?")[0].removeprefix("file://"))
     (tmp_path / "link").symlink_to(namespace)
     (tmp_path / "link-above").symlink_to(tmp_path / "lake")
     with pytest.raises(InvalidName, match="namespace"):

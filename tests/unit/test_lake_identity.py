@@ -319,7 +319,7 @@ class TestAFolderThatIsGone:
         """Of one repository among others."""
         place = places["one"]
         with place.open() as lake:
-            url = lake.repository("sales").record.namespace
+            url = lake.namespace_url(lake.repository("sales").record)
         folder = Path(url.removeprefix("file://").partition("?")[0])
         shutil.rmtree(folder)
         with place.open() as lake, pytest.raises(ObjectsUnavailable):

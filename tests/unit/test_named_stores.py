@@ -33,6 +33,12 @@ OWN = "s3://lake/a?conditional_put=0&endpoint=http://127.0.0.1:9"
         ("s3://b/p?conditional_put=0", "s3://lake?endpoint=http://h", "s3://b/p?conditional_put=0&endpoint=http://h"),
         ("s3://b/p", "s3://lake?endpoint=archive", "s3://b/p?endpoint=https://s3.example&profile=cold"),
         ("s3://b/p", "file:///lake", "s3://b/p"),
+        ("lake:///p", "file:///lake?fsync=0", "file:///lake/p?fsync=0"),
+        ("lake:///p/%C3%A4?fsync=1", "file:///lake/?fsync=0", "file:///lake/p/%C3%A4?fsync=1"),
+        ("lake:///../p", "file:///lake/objects", "file:///lake/p"),
+        ("lake:///../../../p", "file:///lake/objects", "file:///p"),
+        ("lake:///p", OWN, "s3://lake/a/p?conditional_put=0&endpoint=http://127.0.0.1:9"),
+        ("lake:///p", "s3://lake?endpoint=archive", "s3://lake/p?endpoint=https://s3.example&profile=cold"),
         (OWN, OWN, OWN),
         ("file:///lake?fsync=0", OWN, "file:///lake?fsync=0"),
     ],
@@ -52,6 +58,27 @@ def test_how_a_store_is_reached(url: str, lake_url: str, resolved: str) -> None:
 )
 def test_a_record_has_no_endpoint(url: str, recorded: str) -> None:
     assert namespace_url(url, NAMED, OWN) == recorded
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "recorded"),
+    [
+        ("/lake/objects/p", None, "lake:///p"),
+        ("/lake/objects/p/q?fsync=0", "/lake", "lake:///p/q?fsync=0"),
+        ("/lake/archive/p", "/lake", "lake:///../archive/p"),
+        ("/lake/archive/p", None, "file:///lake/archive/p"),
+        ("/lake/archive/p", "/else/where", "file:///lake/archive/p"),
+        ("/lake/objects-of-old/p", "/lake/objects", "file:///lake/objects-of-old/p"),
+        ("/lake/objects/../p", "/lake", "file:///lake/objects/../p"),
+    ],
+)
+def test_a_record_is_relative_to_the_lake_below_its_folder(path: str, folder: str | None, recorded: str) -> None:
+    url = namespace_url(f"file://{path}", NAMED, "file:///lake/objects", Path(folder) if folder else None)
+    assert url == recorded
+    assert resolve_url(url, NAMED, "file:///lake/objects") == f"file://{path}"
+    assert namespace_url(recorded, NAMED, "file:///lake/objects", Path("/lake")) == namespace_url(
+        f"file://{path}", NAMED, "file:///lake/objects", Path("/lake")
+    )
 
 
 def test_what_no_setting_names_is_refused_with_what_to_set() -> None:

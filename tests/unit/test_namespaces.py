@@ -235,7 +235,7 @@ class TestOnADisk:
         del repo
         (tmp_path / "link").symlink_to(tmp_path / "objects")
         (tmp_path / "archive").mkdir()
-        namespaces = Namespaces.read(lake.kv)
+        namespaces = Namespaces.read(lake.kv, lake.objects_url)
         for url in (
             f"file://{tmp_path}/link",
             f"file://{tmp_path}/link/",

@@ -30,7 +30,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def made_in(lake: Lake) -> str:
     with lake:
-        return lake.create_repository("sales").record.namespace
+        return lake.namespace_url(lake.create_repository("sales").record)
 
 
 def stores(folder: Path) -> tuple[str, str]:
@@ -161,7 +161,7 @@ def test_repositories_are_listed_in_order_and_none_is_opened_for_it() -> None:
         assert [repo.name for repo in lake.repositories()] == ["one-a", "one-b", "one-c"]
         assert [repo.metadata["of"] for repo in lake.repositories(after="one-a")] == ["one-b", "one-c"]
         first = next(lake.repositories())
-        Path(first.record.namespace.removeprefix("file://"), "_refstore", "namespace").write_bytes(b"other")
+        Path(lake.namespace_url(first.record).removeprefix("file://"), "_refstore", "namespace").write_bytes(b"other")
         with refstore.open("lake") as again:
             (theirs, *_) = again.repositories()
             assert theirs.default_branch == "main"

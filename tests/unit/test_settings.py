@@ -197,7 +197,8 @@ class TestStores:
             (tmp_path / "lake").mkdir(exist_ok=True)
             opened = open_lake_at(settings.kv, settings.objects)
         with opened as lake:
-            assert lake.create_repository("sales").record.namespace.startswith(f"file://{tmp_path}/lake/objects/sales.")
+            made = lake.namespace_url(lake.create_repository("sales").record)
+            assert made.startswith(f"file://{tmp_path}/lake/objects/sales.")
 
     def test_urls(self) -> None:
         found = loaded({"kv": "redis://h", "objects": "s3://b"})

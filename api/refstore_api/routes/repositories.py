@@ -39,7 +39,7 @@ async def list_repositories(call: Reader, page: PageOf, prefix: Prefix = "", sea
 
     def read(lake: Lake) -> RepositoryList:
         repositories = (
-            _repository_model(name, record)
+            _repository_model(lake, name, record)
             for name, record in lake.repository_records(prefix=prefix, after=page.after)
             if search in name and (not own or name in own)
         )
@@ -75,14 +75,14 @@ async def create_repository(call: Operator, body: RepositoryCreation, bare: bool
             )
         if body.sample_data:
             sample_data.add_sample_data(repository, committer=call.principal.key_id)
-        return _repository_model(repository.name, repository.record)
+        return _repository_model(lake, repository.name, repository.record)
 
     return make_response(await call.service.run(make), 201)
 
 
 @router.get("/{repository}", operation_id="getRepository", response_model=RepositoryModel)
 async def get_repository(call: Reader) -> Response:
-    return await call.answer(lambda repo: _repository_model(repo.name, repo.record))
+    return await call.answer(lambda repo: _repository_model(call.service.lake, repo.name, repo.record))
 
 
 @router.delete("/{repository}", operation_id="deleteRepository", status_code=204, responses=failures(409))
@@ -126,10 +126,10 @@ def _explain_refusal(lake: Lake, namespace: str | None) -> Generator[None, None,
         ) from error
 
 
-def _repository_model(name: str, record: RepositoryRecord) -> RepositoryModel:
+def _repository_model(lake: Lake, name: str, record: RepositoryRecord) -> RepositoryModel:
     return RepositoryModel(
         id=name,
         creation_date=record.created_ms // 1000,
         default_branch=record.default_branch,
-        storage_namespace=record.given_namespace or record.namespace.partition("?")[0],
+        storage_namespace=record.given_namespace or lake.namespace_url(record).partition("?")[0],
     )
