@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from refstore.kv_recovery.fence import SettlementWait
     from refstore.versioning.commits.trees import Trees
 
+OWN_STORE: Final = f"{named_stores.RELATIVE}:///"
+"""The lake's own objects, as a record would name them."""
 _ATTEMPTS: Final = 16
 
 _log = event_log.get_logger(__name__)
@@ -144,7 +146,7 @@ class Lake:
 
         new_id = self.ids.new_id(self.clock.now_ms())
         self.id = lake_identity.agree_on_id(self.kv, self.own_store, new_id, make_store, read_only=read_only)
-        self._check_holder(self.own_store)
+        self._check_holder(self.own_store, OWN_STORE)
 
     def _check_exists(self) -> None:
         """Raise NotFound if neither the KV nor the object store is of a lake; WrongStore if only one of them is."""
@@ -160,10 +162,10 @@ class Lake:
         is_above = folder is not None and objects.scheme == "file" and Path(objects.path).is_relative_to(folder)
         return folder if is_above else None
 
-    def _check_holder(self, store: ObjectStore) -> None:
+    def _check_holder(self, store: ObjectStore, recorded_url: str) -> None:
         """Raise WrongStore if another copy of this lake's folder holds a store that lies outside of it."""
         if self.id and self._folder is not None:
-            lake_identity.check_holder(store, self.kv)
+            lake_identity.check_holder(store, self.kv, recorded_url)
 
     def take_stores(self, *, dry_run: bool = False) -> list[str]:
         """Hold what other copies of this lake's folder hold outside of it, and return its URLs. For an operator who
@@ -172,9 +174,9 @@ class Lake:
         taken: list[str] = []
         if self._folder is None:
             return taken
-        for url in (self.objects_url, *lake_identity.namespaces_of(self.kv)):
+        for url in (OWN_STORE, *lake_identity.namespaces_of(self.kv)):
             with closing(self.open_url(url)) as store:
-                if lake_identity.take_store(store, self.kv, dry_run=dry_run):
+                if lake_identity.take_store(store, self.kv, url, dry_run=dry_run):
                     taken.append(redact_url(store.url))
         return taken
 
@@ -527,7 +529,7 @@ class Lake:
         objects = self.open_store(url)
         try:
             check_owner(objects, record)
-            self._check_holder(objects)
+            self._check_holder(objects, record.namespace)
         except BaseException:
             objects.close()
             raise

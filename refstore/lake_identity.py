@@ -45,7 +45,7 @@ from refstore.errors import (
 from refstore.kv.base import ABSENT, KV, Absent
 from refstore.namespaces import HOLDER_OBJECT, NAMESPACE_OBJECT, folder_url
 from refstore.objects.base import OWN_FILES, ObjectStore, put_if_new
-from refstore.objects.named_stores import absolute_url
+from refstore.objects.named_stores import absolute_url, is_relative
 from refstore.objects.store_urls import parse_store_url
 from refstore.records import keys
 from refstore.records.encoding import decode, decode_optional, encode
@@ -125,9 +125,9 @@ def read_both(kv: KV, store: ObjectStore) -> tuple[str, str]:
     return record.id if record is not None else "", read_id(store)
 
 
-def check_holder(store: ObjectStore, kv: KV) -> None:
+def check_holder(store: ObjectStore, kv: KV, recorded_url: str) -> None:
     """Raise WrongStore if the store lies outside of the KV's folder, and another copy of that folder holds it."""
-    holder = _find_other_holder(store, kv)
+    holder = _find_other_holder(store, kv, recorded_url)
     if holder is not None:
         raise WrongStore(
             f"{redact_url(store.url)} lies outside of the lake's folder, and another copy of this folder holds it "
@@ -136,9 +136,9 @@ def check_holder(store: ObjectStore, kv: KV) -> None:
         )
 
 
-def take_store(store: ObjectStore, kv: KV, *, dry_run: bool) -> bool:
+def take_store(store: ObjectStore, kv: KV, recorded_url: str, *, dry_run: bool) -> bool:
     """Let the KV hold a store that another copy holds, and return whether one does."""
-    if _find_other_holder(store, kv) is None:
+    if _find_other_holder(store, kv, recorded_url) is None:
         return False
     if not dry_run:
         store.put(HOLDER_OBJECT, _file_of(kv))
@@ -150,12 +150,16 @@ def namespaces_of(kv: KV) -> list[str]:
     return [namespace for _, namespace in _repositories(kv)]
 
 
-def _find_other_holder(store: ObjectStore, kv: KV) -> str | None:
+def _find_other_holder(store: ObjectStore, kv: KV, recorded_url: str) -> str | None:
     """Return which file the KV is that holds the store; None: the store is held by this KV, which takes a new one, or
-    it lies in the KV's folder, and is copied with it.
+    a copy of the KV's folder has another one: it lies in there, and is named relative to it.
     """
     place = parse_store_url(store.url)
-    if place.scheme == "file" and Path(place.path).resolve().is_relative_to(kv.local_files[0].parent.resolve()):
+    if (
+        is_relative(recorded_url)
+        and place.scheme == "file"
+        and Path(place.path).resolve().is_relative_to(kv.local_files[0].parent.resolve())
+    ):
         return None
     own = _file_of(kv)
     with suppress(AlreadyExists, LakeReadOnly):

@@ -62,6 +62,11 @@ def resolve_url(url: str, named: NamedStores, lake_url: str) -> str:
     return _add_default_options(parsed._replace(options=options), named[name]).text()
 
 
+def is_relative(url: str) -> bool:
+    """Return whether the URL is recorded relative to the lake's own objects."""
+    return url.startswith(f"{RELATIVE}:")
+
+
 def absolute_url(url: str, lake_url: str) -> str:
     """Return the URL of a namespace as it is where the lake's own objects are at `lake_url`."""
     parsed = parse_store_url(url)

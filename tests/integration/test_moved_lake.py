@@ -79,11 +79,9 @@ def test_a_lake_works_on_wherever_its_folder_is(lake: Path, refstore: Command, h
 def test_what_a_copy_deletes_stays_in_the_other_one(lake: Path) -> None:
     copied = copy(lake)
     with refstore.open(copied) as other:
-        for repo in other.repositories():
-            for path in ("a", "b"):
-                repo.delete("main", path)
         other.delete_repository("cold")
         shutil.rmtree(copied / "cold")
+        shutil.rmtree(copied / "objects")
     with refstore.open(lake) as own:
         assert read_all(own) == WHOLE
 
@@ -164,6 +162,15 @@ def test_a_copy_whose_objects_are_behind_a_link_is_refused(lake: Path, tmp_path:
         assert read_all(own) == WHOLE
     with pytest.raises(WrongStore, match="another copy of this folder holds it"):
         refstore.open(copy(lake))
+
+
+def test_a_copy_is_refused_what_is_named_by_its_path(lake: Path, refstore: Command) -> None:
+    """Of a lake that was opened by a link: the namespace is not seen to lie below it."""
+    place = mount(lake)
+    namespace = f"file://{lake}/objects/near"
+    refstore.ok("--data", place, "repo", "create", "near", "--namespace", namespace)
+    assert refstore("--data", copy(lake), "ls", "near", "main").code == 6
+    refstore.ok("--data", lake, "ls", "near", "main")
 
 
 def test_who_only_reads_holds_nothing(lake: Path, outside: Path) -> None:
