@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from refstore.conformance.interleavings import PAUSES_MAX, Interleaving, switching_often
+from refstore.errors import StoreMisconfigured
 from refstore.kv.base import ABSENT, KV, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
 THREADS = 16
@@ -152,6 +153,20 @@ class KVSuite:
         assert all(kv.scan(name) == [("k", name.encode())] for name in names)
 
     # ---- batches
+
+    def test_partitions_are_listed_while_they_hold_a_key(self, kv: KV, part: str) -> None:
+        """Where the driver can tell: a copy of a whole KV needs it."""
+        names = [f"{part}/{name}" for name in ("a", "b:c", "\u00e4*?[x]", "\U0001f600")]
+        try:
+            assert not {*names} & {*kv.partitions()}
+        except StoreMisconfigured:
+            pytest.skip("the driver does not list partitions")
+        kv.set_many([(Key(name, key), b"") for name in names for key in ("1", "2")])
+        listed = kv.partitions()
+        assert [name for name in listed if name.startswith(part)] == names
+        assert listed == sorted({*listed})
+        kv.delete_many([Key(names[1], key) for key in ("1", "2")])
+        assert [name for name in kv.partitions() if name.startswith(part)] == [names[0], *names[2:]]
 
     def test_results_come_in_the_order_of_the_operations(self, kv: KV, part: str) -> None:
         a, b, c = Key(part, "a"), Key(part + "2", "b"), Key(part, "c")

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.core.batches import split_batches
+from refstore.errors import StoreMisconfigured
 
 
 class Absent(Enum):
@@ -120,7 +121,8 @@ Result = bytes | Absent | bool | None
 
 class KV(ABC):
     """The interface. Drivers implement the two abstract methods. The others are written in terms of them, but for
-    `servers`, whose default fits a store that never loses an acknowledged write.
+    `servers`, whose default fits a store that never loses an acknowledged write, and `partitions`, which only a copy of
+    the whole KV needs.
     """
 
     @abstractmethod
@@ -145,6 +147,15 @@ class KV(ABC):
     def count(self, partition: str, *, limit: int) -> int:
         """Return how many keys the partition holds, or `limit` if it holds more."""
         return sum(1 for _ in islice(self.scan_all(partition), limit))
+
+    def partitions(self) -> list[str]:
+        """Return the partitions that hold a key, in order, while nobody writes. Raises KVUnavailable,
+        StoreMisconfigured: the driver cannot tell, so a lake cannot be copied from or to this KV.
+        """
+        raise StoreMisconfigured(
+            f"the driver {type(self).__name__} does not list its partitions, so no lake can be copied from or to its "
+            "KV; let it implement `partitions`"
+        )
 
     def servers(self) -> list[Server]:
         """Return the servers that store the partitions, each once, in order of partition; asks them now (no cache).

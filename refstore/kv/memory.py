@@ -47,7 +47,6 @@ class MemoryKV(KV):
             return page
 
     def partitions(self) -> list[str]:
-        """Return the partitions that hold a record, which no other KV can tell."""
         with self._lock:
             return list(dict.fromkeys(partition for partition, _ in self._values))
 

@@ -31,6 +31,9 @@ class ReadOnlyKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         return self._kv.count(partition, limit=limit)
 
+    def partitions(self) -> list[str]:
+        return self._kv.partitions()
+
     def servers(self) -> list[Server]:
         return self._kv.servers()
 

@@ -91,6 +91,9 @@ class RetryingKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         return self._call_idempotent(lambda: self._kv.count(partition, limit=limit))
 
+    def partitions(self) -> list[str]:
+        return self._call_idempotent(self._kv.partitions)
+
     def servers(self) -> list[Server]:
         return self._call_idempotent(self._kv.servers)
 

@@ -106,6 +106,11 @@ SCAN_AFTER: Final = (
     "SELECT name, value FROM kv WHERE partition = ? AND name > ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
 )
 COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM kv WHERE partition = ? LIMIT ?)"
+_PARTITIONS: Final = (
+    "WITH RECURSIVE each(last) AS (SELECT min(partition) FROM kv UNION ALL SELECT (SELECT min(partition) FROM kv WHERE "
+    "partition > last) FROM each WHERE last IS NOT NULL) SELECT last FROM each WHERE last IS NOT NULL"
+)
+"""One look into the index for each partition."""
 _NTH: Final = "SELECT name FROM kv WHERE partition = ? AND name BETWEEN ? AND ? ORDER BY name LIMIT 1 OFFSET ?"
 _DELETE_RANGE: Final = "DELETE FROM kv WHERE partition = ? AND name BETWEEN ? AND ?"
 
@@ -251,6 +256,10 @@ class SqliteKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         with self._borrow_connection() as connection:
             return connection.execute(COUNT, (partition, limit)).fetchall()[0][0]
+
+    def partitions(self) -> list[str]:
+        with self._borrow_connection() as connection:
+            return [partition for (partition,) in connection.execute(_PARTITIONS).fetchall()]
 
     def servers(self) -> list[Server]:
         with self._borrow_connection() as connection:

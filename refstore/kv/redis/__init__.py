@@ -175,6 +175,23 @@ class RedisKV(KV):
         key = redis_commands.partition_key(self._prefix, partition)
         return min(limit, cast(int, self._call_one(key, redis_commands.count_command(key))))
 
+    def partitions(self) -> list[str]:
+        found: set[str] = set()
+        pools = self._servers.pools_of_positions(
+            lambda partition: redis_commands.partition_key(self._prefix, partition)
+        )
+        for pool in pools.values():
+            cursor: int | None = None
+            while cursor != 0:
+                call = RedisCall(b"", redis_commands.list_command(self._prefix, cursor or 0), [], _no_results, False)
+                replies: list[Reply] = [None]
+                self._send_round([call], [(pool, False, 0)], replies)
+                if isinstance(replies[0], redis.ResponseError):
+                    raise self._reply_error(replies[0], nothing_done=True)
+                cursor, names = redis_commands.parse_partitions(self._prefix, replies[0])
+                found.update(names)
+        return sorted(found)
+
     def risks(self) -> Sequence[str]:
         found = (
             what

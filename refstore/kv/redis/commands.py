@@ -12,6 +12,7 @@ hash: see docs/decisions/0012. A call includes its least and greatest name, for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from itertools import groupby
@@ -102,6 +103,17 @@ def parse_pairs(reply: Reply) -> list[tuple[str, bytes]]:
     """Return the pairs in the reply to `scan_command`."""
     parts = (member.partition(b"\0") for member in cast("list[bytes]", reply))
     return [(name.decode(), value) for name, _, value in parts]
+
+
+def list_command(prefix: str, cursor: int) -> Command:
+    """Return the command for some of the partitions of one server."""
+    return (b"SCAN", cursor, b"MATCH", re.sub(r"([\\*?\[\]^])", r"\\\1", prefix) + ":{*}", b"COUNT", 1000)
+
+
+def parse_partitions(prefix: str, reply: Reply) -> tuple[int, list[str]]:
+    """Return the cursor and the names in the reply to `list_command`."""
+    cursor, keys = cast("tuple[bytes, list[bytes]]", reply)
+    return int(cursor), [key.decode()[len(prefix) + 2 : -1] for key in keys]
 
 
 def count_command(key: bytes) -> Command:
