@@ -8,6 +8,8 @@ uses a duration that it read more than `REREAD_SECONDS` ago.
 has ended. Until then an operation ends within the shortest of all these durations, and whoever waits for the operations
 of others waits for the longest. Each change is one write of one record, so there is nothing to repair after a crash.
 
+With it the process reads whether the lake has moved to another KV: then it does nothing more.
+
 docs/decisions/0130-durations-are-agreed.md says why this is safe.
 """
 
@@ -24,11 +26,11 @@ from refstore.core.clock import Clock, format_utc
 from refstore.core.durations import write_duration
 from refstore.core.ids import Ids
 from refstore.core.safety import SHARED, SHORTEST, Safety, is_for_trying
-from refstore.errors import Contention, DurationsDiffer, InvalidSettings
+from refstore.errors import Contention, DurationsDiffer, InvalidSettings, WrongStore
 from refstore.kv.base import ABSENT, KV, Absent
 from refstore.records import keys
-from refstore.records.encoding import decode, encode
-from refstore.records.lake_records import DurationsRecord, FormerDurations, SharedDurations
+from refstore.records.encoding import decode, decode_optional, encode
+from refstore.records.lake_records import DurationsRecord, FormerDurations, KvCopy, SharedDurations
 
 REREAD_SECONDS: Final = 60.0
 """A process knows of a change after this time at the latest. All processes have to use the same value."""
@@ -108,7 +110,8 @@ class AgreedDurations:
     def _read(self) -> None:
         """Read the record. Where there is none, write what this process knows."""
         began_at = self._clock.monotonic_seconds()
-        raw = self._kv.get(keys.DURATIONS)
+        raw, copied = self._kv.get_many((keys.DURATIONS, keys.KV_COPY))
+        check_copy_state(copied)
         if raw is ABSENT and not self._read_only:
             raw = self._write_first()
         if isinstance(raw, bytes) and raw != self._raw:
@@ -316,3 +319,20 @@ def _describe_refusal(differing: Iterable[_Difference]) -> str:
         for name, value, origin, agreed in differing
     )
     return f"this process may not use the lake with durations of its own: {each}; {_WHAT_NEXT}"
+
+
+def check_copy_state(raw: bytes | Absent) -> None:
+    """Raise WrongStore if this value of `configuration/copy` says that the lake is not open in the KV."""
+    copy = decode_optional(raw, KvCopy)
+    if copy is None:
+        return
+    if copy.state == "gone":
+        raise WrongStore(
+            f"the lake has moved to the KV {copy.other}; set kv to that one, and start this process again "
+            "(`refstore config` shows what is set)"
+        )
+    to = "to" if copy.state == "leaving" else "from"
+    raise WrongStore(
+        f"this KV is being copied {to} {copy.other}, and is closed meanwhile; wait until `refstore kv copy` has ended. "
+        "If it was interrupted, run it again; or open the old KV again with its option --give-up"
+    )

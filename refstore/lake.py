@@ -124,6 +124,7 @@ class Lake:
         """Look that the KV and the object store belong to one lake, and take the durations that its processes have
         agreed on. Arguments and errors are those of `open_lake_at`, which calls it.
         """
+        lake_identity.check_kv_open(self.kv)
         if must_exist:
             self._check_exists()
         if check_identity:

@@ -30,6 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from refstore.agreed_durations import check_copy_state
 from refstore.core.file_identity import read_file_identity
 from refstore.core.ids import RepositoryId
 from refstore.core.redaction import redact_url
@@ -78,8 +79,14 @@ def agree_on_id(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[]
     raise Contention("other processes kept changing the lake's id; make the same call again")
 
 
+def check_kv_open(kv: KV) -> None:
+    """Raise WrongStore if the lake moves, or has moved, to another KV."""
+    check_copy_state(kv.get(keys.KV_COPY))
+
+
 def check_kv(kv: KV, lake_id: str) -> None:
-    """Raise WrongStore unless the KV still holds the id."""
+    """Raise WrongStore unless the KV still holds the id, and the lake is open in it."""
+    check_kv_open(kv)
     record = decode_optional(kv.get(keys.LAKE), LakeRecord)
     if record is None or record.id != lake_id:
         raise WrongStore(

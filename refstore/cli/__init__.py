@@ -77,7 +77,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Repair": {
         "doctor": "Look at stores, settings, clocks, reapers and Java; say what to do.",
         "audit": "Show who changed what, when, from where; verify that log.",
-        "kv": "Look into a KV that went back in time; settle it, or make it anew.",
+        "kv": "Look into a KV that went back in time; settle it, or make it anew; copy it to another one.",
     },
 }
 """The line of each command in `refstore --help`, by group; its own docstring says more."""

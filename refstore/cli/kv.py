@@ -1,4 +1,4 @@
-"""The commands `refstore kv`: look into a KV that went back in time, settle it, or make it anew."""
+"""The commands `refstore kv`: look into a KV that went back in time, settle it, or make it anew; copy it to another."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Annotated, Final
 import typer
 
 from refstore import lake_identity
-from refstore.cli.common import emit, invocation_of, open_lake, progress
+from refstore.audit import act_as, local_actor
+from refstore.cli.common import emit, invocation_of, open_lake, progress, settings_of
 from refstore.cli.confirmation import confirm
 from refstore.cli.errors import exit_code
 from refstore.cli.parameters import DryRun, Yes
 from refstore.cli.rows import format_when
+from refstore.configuration import configured_lake
+from refstore.core.redaction import redact_url
 from refstore.errors import KVWentBack
-from refstore.kv_recovery import reconciliation
+from refstore.kv_recovery import kv_copy, reconciliation
 from refstore.kv_recovery.kv_verification import KvFindingKind, KvVerification, verify_kv
 from refstore.kv_recovery.lake_parts import RestoredRecord
 from refstore.kv_recovery.manifest_backfill import fill_gaps
@@ -27,7 +30,7 @@ SHOWN_MAX: Final = 100
 
 @app.callback()
 def kv() -> None:
-    """Look into a KV that went back in time; settle it, or make it anew.
+    """Look into a KV that went back in time; settle it, or make it anew; copy it to another one.
 
     A failover or a restored copy loses the last writes of a KV. Deletion is then stopped until it is settled: look
     with verify, then run reconcile. Where no copy of the KV is left, rebuild makes one from the object store.
@@ -205,6 +208,44 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
             typer.echo("This was a dry run: nothing was changed.", err=True)
     if made.not_restored or made.missing_trees:
         raise typer.Exit(exit_code(KVWentBack))
+
+
+@app.command("copy")
+def copy(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="URL of the KV that the lake has.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="URL of the KV that it gets, which is empty.")],
+    *,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Open the lake in FROM again, where a copy did not end.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Copy a lake's KV to another one, of any kind, and go on there. Objects stay where they are.
+
+    Stop every process that uses the lake first. The settings name its object store, with --objects or --data. FROM is
+    closed before the first record is copied: whoever opens it ends with 6, and hears where the lake went. Both KVs are
+    read and compared at the end, then TO is opened. It may be interrupted, and run again. Set kv to TO then.
+
+    \b
+    Example: refstore kv copy sqlite:///srv/lake/kv.sqlite redis://kv.example/0 --data /srv/lake
+    """
+    settings, shown = settings_of(ctx), (redact_url(source), redact_url(target))
+    if not give_up:
+        confirm(ctx, f"the lake in {shown[0]} will be closed, and go on in {shown[1]}", yes=yes)
+    with (
+        act_as(local_actor("cli", ctx.command_path)),
+        configured_lake.make_lake(settings, source) as old,
+        configured_lake.make_lake(settings, target) as new,
+    ):
+        if give_up:
+            kv_copy.give_up(old)
+            emit(ctx, {"kv": shown[0]})
+            return
+        with progress("copying") as bar:
+            copied = kv_copy.copy_kv(old, new, shown=shown, progress=bar)
+    emit(ctx, {"kv": shown[1], **copied._asdict()})
+    typer.echo(f"The lake is open in {shown[1]} only: set kv to it in every process, and start them.", err=True)
 
 
 def _as_json(found: KvVerification) -> dict[str, object]:

@@ -17,7 +17,9 @@ from refstore.core.file_modes import make_folder
 from refstore.core.suggestions import find_nearest
 from refstore.core.user_folders import config_folder, data_folder
 from refstore.errors import InvalidSettings, NotFound
+from refstore.kv import open_kv
 from refstore.lake import Lake, open_lake_at
+from refstore.objects import open_objects
 from refstore.purge_document import purge_key
 
 
@@ -67,6 +69,18 @@ def open_lake(
         read_purge_key=partial(purge_key.read_purge_key, settings.purge_key, settings.data if may_have_key else None),
         read_only=read_only,
         check_identity=check_identity,
+    )
+
+
+def make_lake(settings: Settings, kv_url: str) -> Lake:
+    """Return the lake of the settings by another KV, where nobody has looked what is in it. Raises InvalidSettings."""
+    io_seconds = settings.safety.objects_io_seconds
+    return Lake(
+        open_kv(kv_url),
+        settings.objects,
+        safety=settings.safety,
+        open_store=partial(open_objects, io_timeout_seconds=io_seconds),
+        stores=settings.named_stores,
     )
 
 

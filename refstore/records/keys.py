@@ -46,6 +46,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     configuration                     signing-keys            (kid:secret, where none is configured)
                                       durations               DurationsRecord    (those that safety rests on)
                                       lake                    LakeRecord         (which lake the KV is of)
+                                      copy                    KvCopy             (the lake moves to another KV, or came)
     configuration/access-keys         <key id>                AccessKeyRecord
     configuration/access-key-uses     <key id>                StampRecord        (when it was used last, to the hour)
     configuration/ended-sessions      <expiry>/<token id>     (empty)            (its token is no longer valid)
@@ -98,6 +99,7 @@ REAPERS: Final = "reapers"
 SIGNING_KEYS: Final = Key("configuration", "signing-keys")
 DURATIONS: Final = Key("configuration", "durations")
 LAKE: Final = Key("configuration", "lake")
+KV_COPY: Final = Key("configuration", "copy")
 ACCESS_KEYS: Final = "configuration/access-keys"
 ACCESS_KEY_USES: Final = "configuration/access-key-uses"
 ENDED_SESSIONS: Final = "configuration/ended-sessions"

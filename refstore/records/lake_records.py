@@ -111,6 +111,23 @@ class LakeRecord(Record, frozen=True, tag=92):
     """Whether the object store holds the id, too."""
 
 
+class KvCopy(Record, frozen=True, tag=93):
+    """`configuration/copy`: the lake is not open in this KV (`refstore/kv_recovery/kv_copy.py`)."""
+
+    id: str
+    """Of the copy; both KVs have it."""
+    state: str
+    """Of the old KV: `leaving` or `gone`. Of the new one: `arriving` or `checked`."""
+    other: str
+    """The URL of the other KV, without secrets."""
+    since_ms: int
+    partition: str = ""
+    after: str = ""
+    """Up to this partition and name everything is copied."""
+    contents: str = ""
+    """What both KVs hold, in JSON, once they were compared."""
+
+
 class Position(Record, frozen=True, tag=83):
     """`positions/...`: how often a deleter has witnessed what the server that stores this holds (rule 21)."""
 

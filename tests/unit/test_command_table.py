@@ -16,7 +16,7 @@ from refstore.configuration.settings import SETTINGS
 from tests.commands import Command
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS_MAX = 76
+COMMANDS_MAX = 77
 NAMED = re.compile(r"(?:`|: )refstore (?!does |made |refuses )([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
 """A command, in the text of a page, a docstring or a message; and not a sentence of which refstore is the subject."""
 TEXTS = (
