@@ -62,7 +62,7 @@ class _PartitionDigest(NamedTuple):
 class MovingLake(LakeAccess, Protocol):
     """A lake, by one of the two KVs."""
 
-    def take_stores(self) -> list[str]: ...
+    def take_stores(self, *, dry_run: bool = False) -> list[str]: ...
 
 
 def copy_kv(
@@ -106,7 +106,7 @@ def give_up(source: LakeAccess) -> None:
             raise Conflict("the copy has just ended, or was given up by another process; look with `refstore doctor`")
 
 
-def _close_source(source: LakeAccess, target: KV, shown: tuple[str, str]) -> KvCopy:
+def _close_source(source: MovingLake, target: KV, shown: tuple[str, str]) -> KvCopy:
     """Close the lake in the old KV, and return the state that it has there then."""
     known = decode_optional(source.kv.get(keys.KV_COPY), KvCopy)
     if known is not None and known.state in ("leaving", "gone"):
@@ -115,6 +115,11 @@ def _close_source(source: LakeAccess, target: KV, shown: tuple[str, str]) -> KvC
         return known
     lake_identity.check_kv_open(source.kv)
     lake_id = _id_of(source)
+    if held := source.take_stores(dry_run=True):
+        raise WrongStore(
+            f"another copy of this lake's folder holds {', '.join(held)}, and would share it with the new KV; copy the "
+            "KV of that one, or give it up with `refstore kv reconcile`"
+        )
     if target.partitions():
         raise Conflict(
             f"{shown[1]} holds something already; name a KV that is empty (with Redis another `prefix` may do)"

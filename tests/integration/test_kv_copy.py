@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -333,6 +334,17 @@ def test_a_pilot_goes_from_its_folder_to_another_kv_and_back(refstore: Command, 
         entries = [entry for entry in run.json(*here, "audit", "log") if entry["action"].startswith("kv.copy")]
         assert {entry["outcome"] for entry in entries} <= {"begun", "done"}
         assert {entry["action"] for entry in entries} == {"kv.copy", "kv.copy.begin"}
+
+
+def test_the_kv_of_a_folders_copy_is_not_copied_where_it_would_share_a_store(
+    refstore: Command, folder: Path, tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(folder, tmp_path / "copied"))
+    ran = refstore(
+        "--data", copied, "kv", "copy", f"sqlite://{copied}/kv.sqlite", f"sqlite://{tmp_path}/new.sqlite", "--yes"
+    )
+    assert (ran.code, "another copy of this lake's folder holds" in ran.err) == (6, True)
+    refstore.ok("--data", copied, "ls", "sales", "main")
 
 
 def test_a_copy_is_given_up_by_the_command(refstore: Command, folder: Path, tmp_path: Path) -> None:

@@ -76,6 +76,15 @@ def test_a_lake_works_on_wherever_its_folder_is(lake: Path, refstore: Command, h
     assert refstore.ok("--data", place, "cat", "cold", "main", "b").out == "staged"
 
 
+def test_a_moved_lake_is_made_anew_from_its_objects(lake: Path, refstore: Command) -> None:
+    place = move(lake)
+    for file in place.glob("kv.sqlite*"):
+        file.unlink()
+    refstore.ok("--data", place, "kv", "rebuild", "--yes")
+    for name in ("sales", "cold"):
+        assert refstore.ok("--data", place, "cat", name, "main", "a").out == "committed"
+
+
 def test_what_a_copy_deletes_stays_in_the_other_one(lake: Path) -> None:
     copied = copy(lake)
     with refstore.open(copied) as other:
