@@ -109,7 +109,7 @@ setup-java: setup-spark
 setup-bench: setup-spark
 	@scripts/setup.sh requirements-bench.lock
 
-setup-system: ## install Debian's Redis, Ceph, Chromium, promtool and nginx where there is root; name what is left out where there is none
+setup-system: ## install Debian's Redis, PostgreSQL, Ceph, Chromium, promtool and nginx where there is root; name what is left out where there is none
 	@scripts/setup-system.sh
 
 lock: setup ## write the requirements locks again from pyproject.toml

@@ -13,7 +13,7 @@ compile() {
 }
 
 # The largest first: the others take its versions, so that whatever is installed last, nothing is exchanged.
-services="pyproject.toml --extra redis --extra s3 --extra fsspec --extra metrics --extra api --extra s3-gateway --group dev"
+services="pyproject.toml --extra redis --extra postgres --extra s3 --extra fsspec --extra metrics --extra api --extra s3-gateway --group dev"
 spark="$services --extra purge --extra spark --group s3-clients"
 compile $spark --group bench -o requirements-bench.lock "${@}"
 compile $spark --constraints requirements-bench.lock -o requirements-spark.lock "${@}"

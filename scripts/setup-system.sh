@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Install what tests and benchmarks start and pip does not have: Debian's Redis, Ceph, Chromium, promtool and nginx. Needs root, or sudo without a password.
+# Install what tests and benchmarks start and pip does not have: Debian's Redis, PostgreSQL, Ceph, Chromium, promtool and nginx. Needs root, or sudo without a password.
 # Without it, says which tests will be skipped; that is an error in CI, where nothing may be skipped. Starts no service.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
 
 missing=''
-for package in redis-server redis-sentinel radosgw ceph-mon ceph-osd chromium-headless-shell prometheus nginx; do
+for package in redis-server redis-sentinel postgresql pgbouncer radosgw ceph-mon ceph-osd chromium-headless-shell prometheus nginx; do
   program=$package
   [[ $package != prometheus ]] || program=promtool
+  [[ $package != postgresql ]] || program=pg_lsclusters
   command -v "$program" >/dev/null || missing="$missing $package"
 done
 [[ -n $missing ]] || exit 0
@@ -54,6 +55,6 @@ fi
 # Nor are they to start with the machine, where it was this script that brought them.
 if [[ -d /run/systemd/system ]]; then
   for package in $missing; do
-    case $package in redis-* | prometheus | nginx) $as_root systemctl disable --quiet "$package" 2>/dev/null || true ;; esac
+    case $package in redis-* | postgresql | pgbouncer | prometheus | nginx) $as_root systemctl disable --quiet "$package" 2>/dev/null || true ;; esac
   done
 fi

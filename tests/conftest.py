@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.commands",
     "tests.engines",
     "tests.servers.redis_servers",
+    "tests.servers.postgres_servers",
     "tests.servers.s3_servers",
 ]
 

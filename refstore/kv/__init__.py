@@ -4,6 +4,7 @@
     redis://user:password@host:6379/0  rediss://…                   one Redis or Valkey; rediss is TLS
     redis+sentinel://user:password@sentinel1:26379,sentinel2:26379/master-name/0                 rediss+sentinel://…
     redis+cluster://user:password@node1:7000,node2:7000                                          rediss+cluster://…
+    postgresql://user:password@host:5432/database                   PostgreSQL 14 or later
     memory://name                                                   this process only; memory: is a new one each time
 
 Other packages bring drivers for other schemes by entry points of the group `refstore.kv` (docs/drivers.md).
@@ -34,6 +35,7 @@ _BUILT_IN: Final = {
     "rediss+sentinel": _REDIS,
     "redis+cluster": _REDIS,
     "rediss+cluster": _REDIS,
+    "postgresql": BuiltInDriver("refstore.kv.postgres:open_postgres", "postgres"),
 }
 
 

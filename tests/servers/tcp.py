@@ -71,6 +71,8 @@ class LossyProxy(_Listener):
         self.to_port = to_port
         self.armed = False
         self.lost = 0
+        self.passes: int | None = None
+        """How many bytes of the next reply pass before the rest of it is lost, if this is set."""
 
     def handle(self, client: socket.socket) -> None:
         server = socket.create_connection(("127.0.0.1", self.to_port))
@@ -83,6 +85,9 @@ class LossyProxy(_Listener):
     def _pass_replies(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(RECEIVE_BYTES):
+                if self.passes is not None:
+                    client.sendall(data[: self.passes])
+                    self.passes, self.armed = None, True
                 if self.armed:
                     self.armed = False
                     self.lost += 1
