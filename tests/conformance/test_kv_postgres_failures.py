@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -87,9 +88,9 @@ def test_many_that_come_first_together_make_the_tables_once(server: PostgresServ
 def test_who_makes_the_tables_is_waited_for_and_not_for_ever(
     server: PostgresServer, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_MAKE_SECONDS", 1)
+    monkeypatch.setattr(postgres, "MAKE_SECONDS", 1)
     with database(server) as url, contextlib.closing(psycopg.connect(url)) as other, driver(url) as kv:
-        other.execute("SELECT pg_advisory_xact_lock(%s)", (postgres._LOCK,))
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (postgres.MAKE_LOCK,))
         with pytest.raises(KVUnavailable, match="another transaction kept a lock") as caught:
             kv.get(key)
         assert caught.value.nothing_done
@@ -220,10 +221,12 @@ def test_more_threads_than_connections_wait_for_their_turn(
             assert [*pool.map(lambda _: kv.get(key), range(100))] == [b"0"] * 100
         (used,) = client.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'refstore'").fetchall()
         assert used[0] <= 2
-        with kv._borrow_connection(), kv._borrow_connection():
-            failure = _failure(lambda: kv.set(key, b"1"))
-        assert failure.nothing_done
-        assert "are busy" in str(failure)
+        with client.transaction(), ThreadPoolExecutor(8) as pool:
+            client.execute("LOCK TABLE refstore.kv")
+            failures = [*pool.map(lambda _: _failure(lambda: kv.set(key, b"1")), range(8))]
+        busy = [error for error in failures if "are busy" in str(error)]
+        assert 4 <= len(busy) <= 6
+        assert all(error.nothing_done == (error in busy) for error in failures)
 
 
 def _failure(call: Callable[[], object]) -> KVUnavailable:
@@ -394,8 +397,10 @@ def test_a_server_that_ends_and_starts_again(key: Key, how: str) -> None:
         with ThreadPoolExecutor(4) as pool:
             assert all(pool.map(lambda i: kv.set_if(Key(key.partition, f"{i}"), ABSENT, b"1"), range(40)))
         if how == "killed connection":
-            server.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'refstore'")
-            until(lambda: all(each.has_news() for each in kv._idle), "the end of the connections")
+            ended = server.run(
+                "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'refstore'"
+            )
+            until(lambda: not any(Path(f"/proc/{pid}").exists() for pid, _ in ended), "the end of the connections")
         else:
             server.restart(kill=how == "crash")
         assert kv.count(key.partition, limit=100) == 40

@@ -23,7 +23,7 @@ from tests.reaping import release_all
 LATER_MS = 1_900_000_000_000
 
 
-@pytest.fixture(params=["sqlite", "redis_url", "valkey_url", "redis_cluster_url"])
+@pytest.fixture(params=["sqlite", "redis_url", "valkey_url", "redis_cluster_url", "postgres_url"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
     clock = FakeClock(LATER_MS)
     url = f"sqlite:///{tmp_path}/kv.db" if request.param == "sqlite" else request.getfixturevalue(request.param)

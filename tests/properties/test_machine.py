@@ -19,6 +19,7 @@ from refstore.objects.base import ObjectStore
 from refstore.objects.memory import MemoryObjects
 from tests.properties.gateway_machine import GatewayMachine
 from tests.properties.machine import Machine
+from tests.servers.postgres_servers import PostgresServer
 from tests.servers.redis_servers import RedisServer
 
 SMALL = settings(
@@ -65,6 +66,23 @@ class RedisMachine(MemoryMachine):
         with closing(self.server.client()) as client:
             client.flushdb()
         return open_kv(self.server.url)
+
+
+class PostgresMachine(MemoryMachine):
+    """On a real PostgreSQL, which the whole class shares; each run has it to itself."""
+
+    server: PostgresServer
+
+    def open_kv(self) -> KV:
+        self.server.run("DROP SCHEMA IF EXISTS refstore CASCADE")
+        return open_kv(self.server.url)
+
+
+@pytest.mark.server
+def test_on_postgres() -> None:
+    with PostgresServer(options=("fsync=off",)) as server:
+        PostgresMachine.server = server
+        run_state_machine_as_test(PostgresMachine, settings=SMALL)
 
 
 @pytest.mark.server

@@ -27,7 +27,7 @@ import psycopg.conninfo
 import pytest
 
 from tests.servers.redis_servers import free_port, until
-from tests.servers.starting import START_ATTEMPTS, ServerEndedError
+from tests.servers.starting import START_ATTEMPTS, RestartedServer, ServerEndedError
 
 USER = "postgres"
 """The superuser of the database, and the system's user that runs the server for root."""
@@ -49,7 +49,7 @@ def as_server_user() -> dict[str, Any]:
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
-class PostgresServer:
+class PostgresServer(RestartedServer):
     """One cluster of databases and its server.
 
     `options`: settings such as `fsync=off`, last.
@@ -61,7 +61,6 @@ class PostgresServer:
         self.options = tuple(options)
         self.port = free_port()
         self._port_is_given = False
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def data(self) -> Path:
@@ -77,11 +76,6 @@ class PostgresServer:
 
     def url_of(self, user: str, database: str = "postgres") -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server is not running"
-        return self._process.pid
 
     def client(self) -> psycopg.Connection[Any]:
         """For tests and set-up only: an own connection."""
@@ -149,11 +143,6 @@ class PostgresServer:
     def kill(self) -> None:
         """End it as a crash would: the processes of its connections end without a last word ("immediate")."""
         self._end(signal.SIGQUIT)
-
-    def restart(self, *, kill: bool = False) -> None:
-        """On the same port, with the same data."""
-        self.kill() if kill else self.stop()
-        self.start()
 
     def backend_pids(self) -> list[int]:
         """Return the processes of the server, each of which may be stopped or killed."""

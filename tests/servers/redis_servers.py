@@ -28,7 +28,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.servers.starting import START_ATTEMPTS, ServerEndedError
+from tests.servers.starting import START_ATTEMPTS, RestartedServer, ServerEndedError
 
 START_SECONDS = 30.0
 """How long a server may take until it answers."""
@@ -75,7 +75,7 @@ def until(ready: Callable[[], object], what: str, *, seconds: float = START_SECO
     raise TimeoutError(f"{what} was not ready within {seconds:g} s ({last})")
 
 
-class RedisServer:
+class RedisServer(RestartedServer):
     """One redis-server, valkey-server or Sentinel process.
 
     `aof`: keep an append-only file, synced by `fsync` (always, everysec, no). `options` are words of the command line,
@@ -99,7 +99,6 @@ class RedisServer:
         self.options = tuple(options)
         self.port = port or free_port()
         self._port_is_given = port is not None
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -108,11 +107,6 @@ class RedisServer:
     @property
     def log(self) -> Path:
         return self.directory / "server.log"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server is not running"
-        return self._process.pid
 
     def client(self, **options: Any) -> redis.Redis:
         """For tests and set-up only: an own connection. It asks once: what is sent again after a slow answer may not be
@@ -159,11 +153,6 @@ class RedisServer:
     def kill(self) -> None:
         """SIGKILL: what was not yet written is lost."""
         self._end(signal.SIGKILL)
-
-    def restart(self, *, kill: bool = False) -> None:
-        """On the same port, with the same data."""
-        self.kill() if kill else self.stop()
-        self.start()
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nothing answers."""

@@ -63,9 +63,10 @@ OPTIONS: Final = ("timeout",)
 _TIMEOUT_MOST: Final = 3600.0
 _CONNECT_SECONDS_MOST: Final = 5.0
 _CANCEL_SECONDS: Final = 1.0
-_MAKE_SECONDS: Final = 10
+MAKE_SECONDS: Final = 10
 """How long to wait for another process that makes the tables."""
-_LOCK: Final = 0x7265667374  # "refst"
+MAKE_LOCK: Final = 0x7265667374
+"""The advisory lock of who makes the tables."""
 _DELETE_ROWS: Final = 10_000
 """How many rows `delete_range` removes per statement."""
 
@@ -235,8 +236,8 @@ class PostgresKV(KV):
         if self._table_version(connection) >= VERSION:
             return
         with connection.transaction():
-            connection.run(f"SET LOCAL lock_timeout = '{_MAKE_SECONDS}s'")
-            connection.run("SELECT pg_advisory_xact_lock(%s)::text", (_LOCK,))
+            connection.run(f"SET LOCAL lock_timeout = '{MAKE_SECONDS}s'")
+            connection.run("SELECT pg_advisory_xact_lock(%s)::text", (MAKE_LOCK,))
             for version in range(self._table_version(connection) + 1, VERSION + 1):
                 script = (files("refstore.kv") / "postgres" / "sql" / f"{version}_before.sql").read_bytes()
                 connection.execute(script)
