@@ -33,7 +33,15 @@ from refstore.service import access_keys
 from refstore.versioning.manifest import WAITING_FOLDER
 from refstore_reaper.daemon import Reaper
 from tests.durations import unchecked_lake
-from tests.servers.losing_kvs import LosingCluster, LosingKV, LosingRedis, LosingSentinels, LosingSqlite
+from tests.servers.losing_kvs import (
+    LosingCluster,
+    LosingKV,
+    LosingPostgresDump,
+    LosingPostgresStandby,
+    LosingRedis,
+    LosingSentinels,
+    LosingSqlite,
+)
 
 SEED = int(os.environ.get("REFSTORE_FAILOVER_SEED", "1"))
 ROUNDS = int(os.environ.get("REFSTORE_FAILOVER_ROUNDS", "10"))
@@ -237,6 +245,8 @@ ARRANGEMENTS: dict[str, Callable[[Path, Random], LosingKV]] = {
     "redis": lambda folder, _: LosingRedis(folder),
     "sentinel": lambda folder, _: LosingSentinels(folder),
     "cluster": LosingCluster,
+    "postgres standby": lambda _folder, _: LosingPostgresStandby(),
+    "postgres dump": lambda _folder, _: LosingPostgresDump(),
 }
 
 

@@ -1,4 +1,6 @@
-"""KVs that lose acknowledged writes on request, and switch without losing any: SQLite, Redis, Sentinel, Cluster."""
+"""KVs that lose acknowledged writes on request, and switch without losing any: SQLite, Redis, Sentinel, Cluster,
+PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from typing import Any
 import apsw
 import redis
 
+from tests.servers.postgres_servers import PostgresServer
 from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until
 
 WRONG_PASSWORD = "none"  # a replica that offers it to a master without one cannot connect
@@ -105,6 +108,77 @@ class LosingRedis(LosingKV):
 
     def close(self) -> None:
         self._server.kill()
+
+
+class LosingPostgresStandby(LosingKV):
+    """A standby is stopped when the writes begin that it is to lose, and promoted in place of its server."""
+
+    def __init__(self) -> None:
+        self._server = PostgresServer().start()
+        self._other = PostgresServer()
+        """The port of the standby; its folder is made anew each time."""
+        self._make_standby()
+
+    @property
+    def url(self) -> str:
+        ports = sorted((self._server.port, self._other.port))
+        return f"postgresql://postgres@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/postgres"
+
+    def mark(self) -> None:
+        self._catch_up()
+        self._other.stop()
+
+    def lose(self) -> None:
+        self._server.kill()
+        self._other.start()
+        self._promote()
+
+    def switch(self) -> None:
+        self._catch_up()
+        self._server.kill()
+        self._promote()
+
+    def close(self) -> None:
+        self._server.remove()
+        self._other.remove()
+
+    def _make_standby(self) -> None:
+        self._other.copy_from(self._server)
+        self._other.start()
+
+    def _catch_up(self) -> None:
+        ((wanted,),) = self._server.run("SELECT pg_current_wal_flush_lsn()::text")
+        until(lambda: self._other.run(f"SELECT pg_last_wal_replay_lsn() >= '{wanted}'::pg_lsn")[0][0], "the standby")
+
+    def _promote(self) -> None:
+        assert self._other.run("SELECT pg_promote()")[0][0]
+        self._server, self._other = self._other, self._server
+        self._make_standby()
+
+
+class LosingPostgresDump(LosingKV):
+    """The rows of a dump replace those of the same tables, so that the server's identity stays as it was."""
+
+    def __init__(self) -> None:
+        self._server = PostgresServer().start()
+        self._dump = self._server.folder / "dump.sql"
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def mark(self) -> None:
+        self._server.call("pg_dump", "--schema=refstore", "--data-only", f"--file={self._dump}")
+
+    def lose(self) -> None:
+        self._server.run("TRUNCATE refstore.kv, refstore.kv_schema")
+        self._server.call("psql", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={self._dump}")
+
+    def switch(self) -> None:
+        self._server.restart()
+
+    def close(self) -> None:
+        self._server.remove()
 
 
 class LosingSentinels(LosingKV):

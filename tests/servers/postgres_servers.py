@@ -92,12 +92,32 @@ class PostgresServer(RestartedServer):
         """Make the cluster. Every user of loopback may log in to it as anybody."""
         if os.geteuid() == 0:
             shutil.chown(self.folder, USER, USER)
-        command = [self.programs / "initdb", "-D", self.data, "-U", USER, "--auth=trust", "--no-sync", "-E", "UTF8"]
-        done = subprocess.run(
-            [*command, "--locale=C"], cwd=self.folder, capture_output=True, check=False, **as_server_user()
+        self._run_program(
+            "initdb", "-D", str(self.data), "-U", USER, "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"
         )
-        if done.returncode:
-            raise RuntimeError(f"initdb failed: {done.stderr.decode(errors='replace')[-2000:]}")
+
+    def call(self, program: str, *arguments: str) -> None:
+        """Run one of the client programs against the server."""
+        self._run_program(program, f"--dbname={self.url}", *arguments)
+
+    def copy_from(self, server: Self) -> None:
+        """Replace the data by a copy of the server's, which becomes its standby."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, USER, USER)
+        self._run_program(
+            "pg_basebackup",
+            f"--dbname={server.url}",
+            f"--pgdata={self.data}",
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+            "--no-sync",
+        )
+
+    def remove(self) -> None:
+        """End it, and remove its folder."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def command(self) -> list[str]:
         settings = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "shared_buffers=32MB", *self.options)
@@ -166,8 +186,7 @@ class PostgresServer(RestartedServer):
             raise
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.remove()
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -178,6 +197,12 @@ class PostgresServer(RestartedServer):
         except psycopg.OperationalError as error:
             raise ConnectionError(str(error)) from error
         return True
+
+    def _run_program(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), *arguments]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, check=False, **as_server_user())
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr.decode(errors='replace')[-2000:]}")
 
     def _end(self, how: signal.Signals) -> None:
         process = self._process

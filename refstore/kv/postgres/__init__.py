@@ -138,9 +138,14 @@ class PostgresKV(KV):
             return [(key.decode(), value) for key, value in connection.run(statements.SCAN, bounds)]
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
-        bounds = (statements.encode(partition), first.encode(), last.encode(), _DELETE_ROWS)
+        page = {
+            "partition": statements.encode(partition),
+            "low": first.encode(),
+            "high": last.encode() + b"\0",
+            "limit": _DELETE_ROWS,
+        }
         with self._borrow_connection() as connection:
-            while connection.count_changed(statements.DELETE_RANGE, bounds) == _DELETE_ROWS:
+            while connection.run(statements.DELETE_PAGE, page)[0][0] == _DELETE_ROWS:
                 pass
 
     def count(self, partition: str, *, limit: int) -> int:
@@ -283,41 +288,34 @@ class _Connection(psycopg.Connection[tuple[Any, ...]]):
     """What the server warned of during a statement."""
 
     def set_up(self, timeout_seconds: float) -> None:
-        """Prepare a new connection. Closing it discards what was not sent: it could arrive after its retry."""
         self.timeout_seconds = timeout_seconds
         self.add_notice_handler(self._keep_warning)
-        with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, timeout or self.timeout_seconds)
 
     def run(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         """Perform a statement, and return its rows."""
-        cursor = self._perform(statement, parameters)
-        return cursor.fetchall() if cursor.description else []
-
-    def count_changed(self, statement: str, parameters: Any) -> int:
-        """Perform a statement, and return how many rows it changed."""
-        return self._perform(statement, parameters).rowcount
-
-    def _perform(self, statement: str, parameters: Any) -> psycopg.Cursor[tuple[Any, ...]]:
         cursor = self.execute(statement.encode(), parameters, binary=True)
         if self.warning:  # such as: committed here, and not waited for the standby
             raise psycopg.OperationalError(self.warning)
-        return cursor
+        return cursor.fetchall() if cursor.description else []
 
     def has_news(self) -> bool:
         """Return whether the server sent something, or closed the connection, while nobody waited for it."""
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
-        return self.closed or bool(poll.poll(0))
+        return bool(poll.poll(0))
 
     def abandon(self) -> None:
-        """Cancel what is being performed, and close the connection."""
+        """Close the connection. What is being performed is cancelled first, and what was not sent is discarded:
+        otherwise it could arrive after its retry.
+        """
         if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=_CANCEL_SECONDS)
+            with socket.socket(fileno=os.dup(self.fileno())) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
     def _keep_warning(self, notice: psycopg.errors.Diagnostic) -> None:

@@ -3,19 +3,20 @@
 A call is one statement for up to CALL_OPS operations of one kind, given as arrays, and one transaction. The server's
 default isolation, READ COMMITTED, is enough, because no operation depends on two keys:
 
-- `GET` and `SCAN` read one snapshot, taken in the call.
+- `GET`, `SCAN` and `COUNT` read one snapshot, taken in the call.
 - `SET` and `CREATE`: `ON CONFLICT` meets the newest committed row, also one that the snapshot lacks, and waits for who
   is writing it.
-- `SWAP` and `REMOVE`: `FOR UPDATE` locks the row, and where somebody else wrote it meanwhile looks again whether the
-  newest one holds what is expected. Then nobody else can write it before the end. A row that is not in the snapshot is
-  not found: the key was absent, or held something else, at a moment of the call.
+- `SWAP`, `REMOVE` and `DELETE_PAGE`: `FOR UPDATE` locks the row, and where somebody else wrote it meanwhile looks again
+  whether the newest one holds what is expected. Then nobody else can write it before the end. A row that is not in the
+  snapshot is not found: the key was absent, or held something else, at a moment of the call.
 - `EXCHANGE`: the same, and the locked value is the one that is replaced. A key that was absent is created. If somebody
   else created it first, nothing is written, and the driver makes the call again for this key.
 
 Every statement takes its locks in the order of the arrays, which is that of the keys, so two calls of one kind never
 wait for each other. (`EXCHANGE` locks what is there before it creates. If it and a `CREATE` of the same keys come to
 wait for each other, the server ends one of them, which then did nothing.) `OFFSET 0` and `MATERIALIZED` keep the
-planner from another order, and from reading the whole table. The upper bound of a scan ends it at its prefix.
+planner from another order, and from reading the whole table. A scan reads from its lower to its upper bound, in order
+(`kv_page` in `sql/`), and no row beyond its page.
 
 Each write sets `synchronous_commit` for its own transaction. A setting of the session would be another client's behind
 PgBouncer.
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from refstore.core.batches import BATCH_SIZE, split_sized
 from refstore.errors import InvalidName
@@ -68,14 +69,13 @@ EXCHANGE: Final = (
     "FROM asked WHERE old IS NOT NULL) RETURNING partition, key) "
     "SELECT n, old FROM asked JOIN written USING (partition, key)"
 )
-SCAN: Final = (
-    "SELECT key, value FROM refstore.kv WHERE partition = %b AND key >= %b AND key < %b ORDER BY key LIMIT %b::bigint"
-)
-COUNT: Final = "SELECT count(*) FROM (SELECT FROM refstore.kv WHERE partition = %b LIMIT %b::bigint) AS first_rows"
-DELETE_RANGE: Final = (
-    f"{_DURABLE}, held AS MATERIALIZED (SELECT kv.partition, kv.key FROM durable, refstore.kv WHERE partition = %b AND "
-    "key BETWEEN %b AND %b ORDER BY key LIMIT %b::bigint FOR UPDATE OF kv) DELETE FROM refstore.kv USING held "
-    "WHERE kv.partition = held.partition AND kv.key = held.key"
+SCAN: Final = "SELECT key, value FROM refstore.kv_page(%b, %b, %b, %b::bigint)"
+COUNT: Final = "SELECT count(*) FROM refstore.kv_page(%b, '', '\\xff', %b::bigint)"
+DELETE_PAGE: Final = (
+    f"{_DURABLE}, asked AS MATERIALIZED (SELECT %(partition)b::bytea AS partition, key FROM "
+    "refstore.kv_page(%(partition)b, %(low)b, %(high)b, %(limit)b::bigint)), held AS MATERIALIZED (SELECT "
+    f"asked.partition, asked.key FROM durable, asked CROSS JOIN {_LOCKED}), gone AS (DELETE FROM refstore.kv USING "
+    "held WHERE kv.partition = held.partition AND kv.key = held.key) SELECT count(*) FROM asked"
 )
 SERVER: Final = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE concat_ws('/', (SELECT system_identifier FROM "
@@ -107,15 +107,13 @@ def split_calls(ops: Sequence[Op]) -> Iterator[tuple[str, list[int]]]:
                 yield statement, some
 
 
-def parameters(ops: Sequence[Op]) -> dict[str, list[Any]]:
-    """Return the arrays of a call. What an operation does not have is NULL."""
-    values = [getattr(op, "value", ABSENT) for op in ops]
-    expected = [getattr(op, "expected", ABSENT) for op in ops]
+def parameters(ops: Sequence[Op]) -> dict[str, list[bytes] | None]:
+    """Return the arrays of a call, whose operations are all of one kind and shape."""
     return {
         "partitions": [encode(op.key.partition) for op in ops],
         "keys": [encode(op.key.name) for op in ops],
-        "values": [None if value is ABSENT else value for value in values],
-        "expected": [None if value is ABSENT else value for value in expected],
+        "values": _texts(ops, "value"),
+        "expected": _texts(ops, "expected"),
     }
 
 
@@ -130,6 +128,11 @@ def _statement_of(op: Op) -> str:
             return GET if op.value is ABSENT else CREATE
         return REMOVE if op.value is ABSENT else SWAP
     return _STATEMENTS[type(op)]
+
+
+def _texts(ops: Sequence[Op], field: str) -> list[bytes] | None:
+    """Return the values, or what is expected; None, which unnest takes for NULL in each row, where there is none."""
+    return None if getattr(ops[0], field, ABSENT) is ABSENT else [getattr(op, field) for op in ops]
 
 
 def _size(op: Op) -> int:

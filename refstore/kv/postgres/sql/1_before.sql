@@ -23,6 +23,14 @@ CREATE TABLE refstore.kv (
     autovacuum_analyze_scale_factor = 0.05
 );
 
+-- Read a page in order of key. Without these settings a partition that is larger than the statistics know, as a new one
+-- is, would be read and sorted as a whole for each page.
+CREATE FUNCTION refstore.kv_page(bytea, bytea, bytea, bigint) RETURNS TABLE (key bytea, value bytea)
+LANGUAGE sql STABLE ROWS 10 SET enable_bitmapscan = off SET enable_seqscan = off AS $$
+    SELECT kv.key, kv.value FROM refstore.kv
+    WHERE kv.partition = $1 AND kv.key >= $2 AND kv.key < $3 ORDER BY kv.key LIMIT $4
+$$;
+
 -- One row: the version of these tables, and the oldest version of the code that may use them.
 CREATE TABLE refstore.kv_schema (version integer NOT NULL, oldest integer NOT NULL);
 INSERT INTO refstore.kv_schema VALUES (1, 1);
