@@ -30,6 +30,7 @@ examples:
   make demo
   make demo ARGS='--source ~/project --files 5000'
   make demo ARGS='--kv redis://localhost/0 --objects s3://bucket/demo'
+  make demo ARGS='--kv postgresql://user@localhost/demo --objects s3://bucket/demo'
 """
 
 

@@ -36,7 +36,7 @@ LOW_SHARE: Final = 20
 """A disk with less free than this many times its last bytes, or this share of it, is nearly full."""
 SLOW_SECONDS: Final = 0.5
 """A store that takes longer to answer one small call is told."""
-PACKAGES: Final = ("redis", "boto3", "fastapi", "pyspark", "pyarrow")
+PACKAGES: Final = ("redis", "psycopg", "boto3", "fastapi", "pyspark", "pyarrow")
 NAMES_SHOWN: Final = 5
 RECONCILE: Final = "see all of it with `refstore kv verify`, then settle it with `refstore kv reconcile`"
 PROBE: Final = "_refstore/doctor/"

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
 
+from refstore.conformance.kv_suite import apply
 from refstore.core.clock import SystemClock
 from refstore.errors import (
     InvalidName,
@@ -26,8 +28,8 @@ from refstore.errors import (
     StoreMisconfigured,
 )
 from refstore.kv import open_kv, postgres
-from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
-from refstore.kv.postgres import PostgresKV, open_postgres
+from refstore.kv.base import ABSENT, Absent, Delete, Exchange, Get, Key, Op, Set, SetIf
+from refstore.kv.postgres import PostgresKV, open_postgres, statements
 from tests.servers.postgres_servers import PgBouncer, PostgresServer
 from tests.servers.redis_servers import until
 from tests.servers.tcp import LossyProxy
@@ -201,6 +203,35 @@ def _is_read_only(server: PostgresServer) -> bool:
     return server.run("SHOW default_transaction_read_only")[0][0] == "on"
 
 
+def test_a_standby_behind_a_pooler_answers_no_read(key: Key) -> None:
+    """The pooler was pointed to it after the connection had been made."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(PostgresServer())
+        pooler = stack.enter_context(PgBouncer(server.url))
+        kv = stack.enter_context(driver(pooler.url))
+        kv.set(key, b"0")
+        standby = stack.enter_context(PostgresServer.standby_of(server))
+        server.kill()
+        pooler.redirect(standby.url)
+        reads: list[Callable[[], object]] = [
+            lambda: kv.get(key),
+            lambda: kv.scan(key.partition),
+            lambda: kv.count(key.partition, limit=9),
+            kv.servers,
+        ]
+        with contextlib.closing(standby.client()) as client, client.cursor(binary=True) as cursor:
+            for statement, values in [
+                (statements.GET, statements.parameters([Get(key)])),
+                (statements.SCAN, (key.partition.encode(), b"", b"\xff", 9)),
+                (statements.COUNT, (key.partition.encode(), 9)),
+            ]:
+                with pytest.raises(psycopg.errors.ActiveSqlTransaction):
+                    cursor.execute(statement.encode(), values)
+        for read in reads:
+            with pytest.raises(KVUnavailable):
+                read()
+
+
 def test_too_many_connections(key: Key) -> None:
     options = ("fsync=off", "max_connections=5", "superuser_reserved_connections=0")
     with PostgresServer(options=options) as server, contextlib.ExitStack() as stack:
@@ -262,6 +293,45 @@ def test_what_the_server_refuses_was_undone(server: PostgresServer, key: Key) ->
             finally:
                 server.run(f"ALTER ROLE postgres RESET {setting}")
         assert kv.get(key) == b"0"
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "ops"),
+    [
+        (ABSENT, b"x", [Exchange(Key("", ""), b"n"), SetIf(Key("", ""), ABSENT, b"n"), Set(Key("", ""), b"n")]),
+        (b"0", b"x", writes(Key("", ""))),
+        (b"0", b"0", writes(Key("", ""))),
+        (b"0", ABSENT, [*writes(Key("", "")), SetIf(Key("", ""), ABSENT, b"n")]),
+    ],
+    ids=["created", "replaced", "written again", "removed"],
+)
+@pytest.mark.parametrize("is_undone", [False, True], ids=["committed", "rolled back"])
+def test_an_operation_that_waits_for_another_transaction_goes_by_what_that_left(
+    server: PostgresServer, key: Key, before: bytes | Absent, change: bytes | Absent, ops: list[Op], *, is_undone: bool
+) -> None:
+    with driver(server.url) as kv, contextlib.closing(psycopg.connect(server.url)) as client:
+        for number, kind in enumerate(ops):
+            op = msgspec.structs.replace(kind, key=Key(key.partition, f"{number}"))
+            neighbour = msgspec.structs.replace(kind, key=Key(key.partition, f"{number}/beside"))
+            kv.execute([Delete(op.key) if before is ABSENT else Set(op.key, before)])
+            place = (op.key.partition.encode(), op.key.name.encode())
+            if change is ABSENT:
+                client.execute("DELETE FROM refstore.kv WHERE partition = %s AND key = %s", place)
+            else:
+                client.execute(
+                    "INSERT INTO refstore.kv VALUES (%s, %s, %s) ON CONFLICT (partition, key) DO UPDATE SET "
+                    "value = excluded.value",
+                    (*place, change),
+                )
+            with ThreadPoolExecutor(1) as pool:
+                ours = pool.submit(kv.execute, [op, neighbour])
+                until(lambda: _waiting(server), f"the wait of {op}")
+                client.rollback() if is_undone else client.commit()
+                result = ours.result()[0]
+            left = before if is_undone else change
+            model = {} if left is ABSENT else {op.key: left}
+            assert result == apply(model, op), op
+            assert kv.get(op.key) == model.get(op.key, ABSENT), op
 
 
 def test_statements_that_wait_for_each_other_are_told_apart_by_the_server(server: PostgresServer, key: Key) -> None:
@@ -485,31 +555,41 @@ def test_doctor_is_told_of_a_server_that_may_be_damaged_by_a_crash(server: Postg
 def test_a_scan_reads_no_row_beyond_its_page_or_its_prefix_whatever_the_statistics_know(
     server: PostgresServer, key: Key
 ) -> None:
-    """The statistics are of before the partition was there: the planner takes it for small."""
-    with driver(server.url) as kv, contextlib.closing(server.client()) as client:
-        others = [Key(f"{key.partition}/{number % 300}", f"{number}") for number in range(3000)]
-        kv.set_many([(other, b"x" * 100) for other in others])
+    """The statistics are of before the partition was there, so the planner takes it for small."""
+    fill = (
+        "INSERT INTO refstore.kv SELECT ({})::bytea, concat(chr(97 + number % 4), '/', "
+        "lpad(number::text, 6, '0'))::bytea, repeat('x', 100)::bytea FROM generate_series(0, 39999) AS number ORDER BY random()"
+    )
+    count = "SELECT idx_tup_read + seq_tup_read FROM pg_stat_user_tables JOIN pg_stat_user_indexes USING (relid) "
+    count += "WHERE pg_stat_user_tables.relname = 'kv'"
+    with (
+        database(server) as url,
+        driver(url) as kv,
+        contextlib.closing(psycopg.connect(url, autocommit=True)) as client,
+    ):
+        kv.get(key)
+        client.execute(fill.format("'p' || number % 400"))
         client.execute("ANALYZE refstore.kv")
-        for folder in "abcd":
-            names = [f"{folder}/{number:05}" for number in range(5000)]
-            kv.set_many([(Key(key.partition, name), b"x" * 100) for name in reversed(names)])
+        client.execute(fill.format("'new'"))
 
         def read_rows(call: Callable[[], object]) -> int:
-            counted = "SELECT idx_tup_read + seq_tup_read, pg_stat_get_snapshot_timestamp() FROM pg_stat_user_tables "
-            counted += "JOIN pg_stat_user_indexes USING (relid) WHERE pg_stat_user_tables.relname = 'kv'"
-            kv.close()
-            ((before, _),) = client.execute(counted).fetchall()
-            call()
-            kv.close()
-            until(lambda: not server.run("SELECT true FROM pg_stat_activity WHERE application_name = 'refstore'"), "it")
-            ((after, _),) = client.execute(counted).fetchall()
-            return after - before
+            """Return how many rows or entries of the index a call reads. The server counts them as a session ends."""
+            counts: list[int] = []
+            for each in (lambda: None, call):
+                each()
+                kv.close()
+                until(
+                    lambda: not server.run("SELECT true FROM pg_stat_activity WHERE application_name = 'refstore'"),
+                    "the end of the session",
+                )
+                counts += client.execute(count).fetchall()[0]
+            return counts[1] - counts[0]
 
-        kv.close()
-        assert read_rows(lambda: kv.scan(key.partition, prefix="b/", after="b/01000", limit=10)) <= 20
-        assert read_rows(lambda: kv.scan(key.partition, prefix="b/", after="b/04995")) <= 20
-        assert read_rows(lambda: kv.count(key.partition, limit=100)) <= 200
-        assert read_rows(lambda: kv.delete_range(key.partition, "b/01000", "b/01009")) <= 60
+        assert len(kv.scan("new", prefix="b/", after="b/001000")) == 1000
+        assert read_rows(lambda: kv.scan("new", prefix="b/", after="b/001000")) <= 1100
+        assert read_rows(lambda: kv.scan("new", prefix="b/", after="b/039990")) <= 20
+        assert read_rows(lambda: kv.count("new", limit=100)) <= 200
+        assert read_rows(lambda: kv.delete_range("new", "b/001000", "b/001040")) <= 100
 
 
 # ---- forks

@@ -96,6 +96,13 @@ class PostgresServer(RestartedServer):
             "initdb", "-D", str(self.data), "-U", USER, "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"
         )
 
+    @classmethod
+    def standby_of(cls, server: PostgresServer) -> PostgresServer:
+        """Return a new standby of the server, which is started by its `with` block."""
+        standby = cls()
+        standby.copy_from(server)
+        return standby
+
     def call(self, program: str, *arguments: str) -> None:
         """Run one of the client programs against the server."""
         self._run_program(program, f"--dbname={self.url}", *arguments)
@@ -225,8 +232,7 @@ class PgBouncer:
     def __init__(self, url: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="refstore-pgbouncer-"))
         self.port = free_port()
-        server = psycopg.conninfo.conninfo_to_dict(url)
-        self._server = f"host={server['host']} port={server['port']} dbname={server['dbname']} user={USER}"
+        self._url = url
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -238,11 +244,7 @@ class PgBouncer:
         if program is None:
             pytest.skip("PgBouncer is not installed; run `make setup-system`")
         settings = self.folder / "pgbouncer.ini"
-        settings.write_text(
-            f"[databases]\npostgres = {self._server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-            f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n"
-            "default_pool_size = 3\nmax_client_conn = 200\n"
-        )
+        self._write_settings(self._url)
         if os.geteuid() == 0:
             shutil.chown(self.folder, USER, USER)
             shutil.chown(settings, USER, USER)
@@ -257,6 +259,21 @@ class PgBouncer:
             self.__exit__()
             raise
         return self
+
+    def redirect(self, url: str) -> None:
+        """Use another server from now on, as an operator lets it who has promoted that one."""
+        self._write_settings(url)
+        assert self._process is not None, "it is not running"
+        self._process.send_signal(signal.SIGHUP)
+
+    def _write_settings(self, url: str) -> None:
+        server = psycopg.conninfo.conninfo_to_dict(url)
+        (self.folder / "pgbouncer.ini").write_text(
+            f"[databases]\npostgres = host={server['host']} port={server['port']} dbname={server['dbname']} "
+            f"user={USER}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
+            "auth_type = any\npool_mode = transaction\ndefault_pool_size = 3\nmax_client_conn = 200\n"
+            "server_login_retry = 1\n"
+        )
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:

@@ -8,8 +8,10 @@ import psycopg
 
 from refstore.errors import Corrupt, InvalidName, KVRefused, KVUnavailable, RefstoreError, StoreMisconfigured
 
+_READ_ONLY: Final = "it is a standby, or set to be read only; name all servers in the URL, or make this one writable"
 _UNAVAILABLE: Final = {
-    "25006": "it is a standby, or set to be read only; give the addresses of all servers, or make this one writable",
+    "25001": _READ_ONLY,
+    "25006": _READ_ONLY,
     "40001": "another statement came first; make the same call again",
     "40P01": "two statements waited for each other; make the same call again",
     "53100": "its disk is full; make room on it",

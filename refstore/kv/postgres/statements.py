@@ -19,7 +19,8 @@ planner from another order, and from reading the whole table. A scan reads from 
 (`kv_page` in `sql/`), and no row beyond its page.
 
 Each write sets `synchronous_commit` for its own transaction. A setting of the session would be another client's behind
-PgBouncer.
+PgBouncer. Each read asks to be allowed to write, which a standby refuses (whose rows may be old): a pooler may be
+pointed to another server while this process stays connected.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ CALL_BYTES: Final = 8 << 20
 """Bytes of keys and values per call. A larger operation is sent alone."""
 
 _DURABLE: Final = "WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', 'on', true))"
+_ON_PRIMARY: Final = "WITH primary_only AS MATERIALIZED (SELECT set_config('transaction_read_only', 'off', true))"
 _ASKED: Final = (
     "unnest(%(partitions)b::bytea[], %(keys)b::bytea[], %(values)b::bytea[], %(expected)b::bytea[]) "
     "WITH ORDINALITY AS asked (partition, key, value, expected, n)"
@@ -52,7 +54,9 @@ _LOCKED_IF_EXPECTED: Final = _FOUND.format(
 _INSERT: Final = "INSERT INTO refstore.kv (partition, key, value) SELECT asked.partition, asked.key, asked.value"
 _REPLACE: Final = "ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value"
 
-GET: Final = f"SELECT n, found.value FROM {_ASKED} CROSS JOIN {_FOUND.format(condition='', lock='')}"
+GET: Final = (
+    f"{_ON_PRIMARY} SELECT n, found.value FROM primary_only, {_ASKED} CROSS JOIN {_FOUND.format(condition='', lock='')}"
+)
 SET: Final = f"{_DURABLE} {_INSERT} FROM durable, {_ASKED} {_REPLACE}"
 CREATE: Final = f"{_DURABLE} {_INSERT} FROM durable, {_ASKED} ON CONFLICT DO NOTHING RETURNING partition, key"
 SWAP: Final = (
@@ -69,8 +73,8 @@ EXCHANGE: Final = (
     "FROM asked WHERE old IS NOT NULL) RETURNING partition, key) "
     "SELECT n, old FROM asked JOIN written USING (partition, key)"
 )
-SCAN: Final = "SELECT key, value FROM refstore.kv_page(%b, %b, %b, %b::bigint)"
-COUNT: Final = "SELECT count(*) FROM refstore.kv_page(%b, '', '\\xff', %b::bigint)"
+SCAN: Final = f"{_ON_PRIMARY} SELECT key, value FROM primary_only, refstore.kv_page(%b, %b, %b, %b::bigint)"
+COUNT: Final = f"{_ON_PRIMARY} SELECT count(*) FROM primary_only, refstore.kv_page(%b, '', '\\xff', %b::bigint)"
 DELETE_PAGE: Final = (
     f"{_DURABLE}, asked AS MATERIALIZED (SELECT %(partition)b::bytea AS partition, key FROM "
     "refstore.kv_page(%(partition)b, %(low)b, %(high)b, %(limit)b::bigint)), held AS MATERIALIZED (SELECT "
