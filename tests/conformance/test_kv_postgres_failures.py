@@ -556,10 +556,10 @@ def test_a_scan_reads_no_row_beyond_its_page_or_its_prefix_whatever_the_statisti
     server: PostgresServer, key: Key
 ) -> None:
     """The statistics are of before the partition was there, so the planner takes it for small."""
-    fill = (
-        "INSERT INTO refstore.kv SELECT ({})::bytea, concat(chr(97 + number % 4), '/', "
-        "lpad(number::text, 6, '0'))::bytea, repeat('x', 100)::bytea FROM generate_series(0, 39999) AS number ORDER BY random()"
-    )
+    fill = """
+        INSERT INTO refstore.kv SELECT ({})::bytea, (chr(97 + number % 4) || '/' || right('00000' || number, 6))::bytea,
+        repeat('x', 100)::bytea FROM generate_series(0, 39999) AS number ORDER BY random()
+    """
     count = "SELECT idx_tup_read + seq_tup_read FROM pg_stat_user_tables JOIN pg_stat_user_indexes USING (relid) "
     count += "WHERE pg_stat_user_tables.relname = 'kv'"
     with (

@@ -121,7 +121,7 @@ class PostgresKV(KV):
                     while indexes:
                         asked = [ops[index] for index in indexes]
                         rows = connection.run(statement, statements.parameters(asked))
-                        wrote = wrote or statement is not statements.GET
+                        wrote = wrote or statement not in statements.READS
                         indexes = _fill_results(results, ops, statement, indexes, rows)
         except KVUnavailable as error:
             error.nothing_done &= not wrote
@@ -264,7 +264,7 @@ def _fill_results(
     results: list[Result], ops: Sequence[Op], statement: str, indexes: Sequence[int], rows: Sequence[tuple[Any, ...]]
 ) -> list[int]:
     """Put the results of a call in their places. Return the indexes of what is to be done again."""
-    if statement in (statements.GET, statements.EXCHANGE):
+    if statement in (*statements.READS, statements.EXCHANGE):
         found: dict[int, bytes | Absent] = {
             indexes[number - 1]: ABSENT if value is None else value for number, value in rows
         }
