@@ -221,7 +221,7 @@ def test_a_standby_behind_a_pooler_answers_no_read(key: Key) -> None:
         ]
         with contextlib.closing(standby.client()) as client, client.cursor(binary=True) as cursor:
             for statement, values in [
-                (statements.GET, statements.parameters([Get(key)])),
+                *((read, statements.parameters(read, [Get(key)])) for read in statements.READS),
                 (statements.SCAN, (key.partition.encode(), b"", b"\xff", 9)),
                 (statements.COUNT, (key.partition.encode(), 9)),
             ]:

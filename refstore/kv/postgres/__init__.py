@@ -120,7 +120,7 @@ class PostgresKV(KV):
                     indexes = call
                     while indexes:
                         asked = [ops[index] for index in indexes]
-                        rows = connection.run(statement, statements.parameters(asked))
+                        rows = connection.run(statement, statements.parameters(statement, asked))
                         wrote = wrote or statement not in statements.READS
                         indexes = _fill_results(results, ops, statement, indexes, rows)
         except KVUnavailable as error:

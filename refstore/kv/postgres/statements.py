@@ -59,7 +59,7 @@ GET: Final = (
 )
 GET_ONE: Final = (
     f"{_ON_PRIMARY} SELECT 1::bigint, value FROM primary_only, refstore.kv WHERE partition = "
-    "(%(partitions)b::bytea[])[1] AND key = (%(keys)b::bytea[])[1]"
+    "%(partition)b AND key = %(key)b"
 )
 """Half the time of GET."""
 READS: Final = (GET, GET_ONE)
@@ -117,8 +117,10 @@ def split_calls(ops: Sequence[Op]) -> Iterator[tuple[str, list[int]]]:
                 yield (GET_ONE if statement == GET and len(some) == 1 else statement), some
 
 
-def parameters(ops: Sequence[Op]) -> dict[str, list[bytes] | None]:
+def parameters(statement: str, ops: Sequence[Op]) -> dict[str, bytes | list[bytes] | None]:
     """Return the arrays of a call, whose operations are all of one kind and shape."""
+    if statement == GET_ONE:
+        return {"partition": encode(ops[0].key.partition), "key": encode(ops[0].key.name)}
     return {
         "partitions": [encode(op.key.partition) for op in ops],
         "keys": [encode(op.key.name) for op in ops],
