@@ -547,6 +547,9 @@ def test_doctor_is_told_of_a_server_that_may_be_damaged_by_a_crash(server: Postg
         kv.risks()
     with PostgresServer() as durable, driver(durable.url) as kv:
         assert kv.risks() == ()
+        with PostgresServer.standby_of(durable):
+            until(kv.risks, "the standby")
+            assert "synchronous_standby_names is empty" in kv.risks()[0]
 
 
 # ---- scans

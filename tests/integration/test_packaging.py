@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_typed_packages_and_nothing_else(wheel: Path) -> Non
     pages = {name for name in names if name.startswith("refstore_api/ui/") and not name.endswith(".py")}
     assert {name.rsplit(".", 1)[-1] for name in pages} == {"html", "css", "js", "svg"}
     others = {name for name in names if ".dist-info/" not in name} - pages
-    assert {name.rsplit(".", 1)[-1] for name in others} == {"py", "lua", "typed"}
+    assert {name.rsplit(".", 1)[-1] for name in others} == {"py", "lua", "sql", "typed"}
     assert "Classifier: Typing :: Typed" in described
     assert "License-Expression: Apache-2.0" in described
 
