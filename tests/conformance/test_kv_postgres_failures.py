@@ -614,3 +614,16 @@ def test_a_forked_child_has_connections_of_its_own(server: PostgresServer, key: 
             assert kv.exchange(Key(key.partition, "p"), b"%d" % i) in (ABSENT, b"%d" % (i - 1))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert kv.execute([Get(key)]) == [b"0"]
+
+
+# ---- partitions
+
+
+def test_partitions_are_listed_while_they_hold_a_key(server: PostgresServer, key: Key) -> None:
+    names = [f"{key.partition}/{name}" for name in ("a", "b:c", "\u00e4*?[x]", "\U0001f600")]
+    with database(server) as url, driver(url) as kv:
+        assert kv.partitions() == []
+        kv.set_many([(Key(name, each), b"") for name in names for each in ("1", "2")])
+        assert kv.partitions() == names
+        kv.delete_many([Key(names[1], each) for each in ("1", "2")])
+        assert kv.partitions() == [names[0], *names[2:]]

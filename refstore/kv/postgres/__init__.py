@@ -152,6 +152,11 @@ class PostgresKV(KV):
         with self._borrow_connection() as connection:
             return connection.run(statements.COUNT, (statements.encode(partition), limit))[0][0]
 
+    def partitions(self) -> list[str]:
+        """Return the partitions that hold a key, in order. Raises KVUnavailable."""
+        with self._borrow_connection() as connection:
+            return [partition.decode() for (partition,) in connection.run(statements.PARTITIONS)]
+
     def servers(self) -> list[Server]:
         with self._borrow_connection() as connection:
             identity = connection.run(statements.SERVER)[0][0]

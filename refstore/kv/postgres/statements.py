@@ -81,6 +81,12 @@ EXCHANGE: Final = (
 )
 SCAN: Final = f"{_ON_PRIMARY} SELECT key, value FROM primary_only, refstore.kv_page(%b, %b, %b, %b::bigint)"
 COUNT: Final = f"{_ON_PRIMARY} SELECT count(*) FROM primary_only, refstore.kv_page(%b, '', '\\xff', %b::bigint)"
+PARTITIONS: Final = (
+    f"{_ON_PRIMARY.replace('WITH', 'WITH RECURSIVE')}, each (last) AS ((SELECT partition FROM refstore.kv ORDER BY "
+    "partition LIMIT 1) UNION ALL SELECT (SELECT partition FROM refstore.kv WHERE partition > last ORDER BY partition "
+    "LIMIT 1) FROM each WHERE last IS NOT NULL) SELECT last FROM primary_only, each WHERE last IS NOT NULL"
+)
+"""One look into the index for each partition."""
 DELETE_PAGE: Final = (
     f"{_DURABLE}, asked AS MATERIALIZED (SELECT %(partition)b::bytea AS partition, key FROM "
     "refstore.kv_page(%(partition)b, %(low)b, %(high)b, %(limit)b::bigint)), held AS MATERIALIZED (SELECT "
