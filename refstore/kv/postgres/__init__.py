@@ -1,4 +1,4 @@
-"""`postgresql://user:password@host:5432/database`: PostgreSQL 14 or later, also behind PgBouncer in transaction mode.
+"""`postgresql://user:password@host:5432/database`: PostgreSQL 15 or later, also behind PgBouncer in transaction mode.
 
 Several hosts may be named (`host1:5432,host2:5432`); the one that takes writes is found. The options are those of
 libpq (`sslmode=verify-full`, `sslrootcert=FILE`, ...), and

@@ -66,7 +66,7 @@ def statement_error(error: psycopg.Error, where: str) -> RefstoreError:
         )
     if nothing_done and code[:2] not in ("08", "53", "57", "58"):
         return StoreMisconfigured(
-            f"{where} refused a statement ({text}); refstore needs PostgreSQL 14 or later, and its schema refstore as "
+            f"{where} refused a statement ({text}); refstore needs PostgreSQL 15 or later, and its schema refstore as "
             "refstore made it"
         )
     return KVUnavailable(
