@@ -190,6 +190,8 @@ def join_rows(
     tables = [_read_part(layout, interval, part) for part in parts]
     # of what is there twice, the later counts
     table = pa.concat_tables(tables).sort_by([("key", "ascending"), ("mtime_ms", "descending")]).combine_chunks()
+    if not len(table):
+        return
     keys = table["key"]
     is_first = np.append(True, to_numpy(pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))))
     table = table.filter(make_array(is_first))

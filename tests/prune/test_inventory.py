@@ -97,6 +97,17 @@ def test_rows_in_no_order_become_chunks_in_order(
     assert found.as_of_ms == MADE
 
 
+def test_as_many_rows_as_leave_the_last_interval_empty(
+    tmp_path: Path, make: Callable[[str], InventoryWriter], engines: Engines, small: None
+) -> None:
+    """A block that begins with the greatest key may be where the last cut is."""
+    for count in range(1, 90):
+        writer = make("Parquet")
+        keys = [f"{number:03d}" for number in range(count)]
+        writer.add_file(make_rows(objects_of(keys)))
+        assert [row[0] for row in rows_of(tmp_path, read(tmp_path, engines, writer))] == keys
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_only_the_latest_versions_are_objects(
     tmp_path: Path, make: Callable[[str], InventoryWriter], engines: Engines, file_format: str

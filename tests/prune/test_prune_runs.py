@@ -372,16 +372,16 @@ def test_fewer_names_of_a_small_source_stop_the_run(folder: Path, url: str, engi
             each.text = f"{called}{number}"
         return made
 
-    small = [f"small/{number}" for number in range(5)]
+    small = [f"small/{number}" for number in range(11)]
     make_store(folder, small)
     assert prune(url, NAMED, engines, more=sources(small, STRAY[:6])).state == "marked"
-    error = stopped(url, NAMED, engines, more=sources(small[:3], STRAY[:6]))
+    error = stopped(url, NAMED, engines, more=sources(small[:1], STRAY[:6]))
     assert error.words == ("fewer-names",)
-    assert "small 0 had 5 names in run" in str(error)
-    assert "small 0 has 3" in str(error)
+    assert "small 0 had 11 names in run" in str(error)
+    assert "small 0 has 1" in str(error)
     assert "small 1 had 6 names in run" in str(stopped(url, NAMED, engines, more=sources(small)))
-    assert stopped(url, NAMED, engines, more=sources(small[:3], STRAY[:6], called="dated ")).words == ("fewer-names",)
-    assert prune(url, NAMED, engines, more=sources(small[:4], STRAY[:6], called="dated ")).state == "done"
+    assert stopped(url, NAMED, engines, more=sources(small[:1], STRAY[:6], called="dated ")).words == ("fewer-names",)
+    assert prune(url, NAMED, engines, more=sources(small[:9], STRAY[:6], called="dated ")).state == "done"
 
 
 def test_names_of_another_prefix_of_the_bucket_stop_the_run(url: str, engines: Engines, marked: PruneReport) -> None:

@@ -229,7 +229,8 @@ class _LogReader:
                 yield from self._names(each.path, each.deletion_vector)
 
     def _names(self, path: str, vector: _DeletionVector | None) -> Iterator[str]:
-        yield self._name(path)
+        for each in {path, unquote(path)}:  # in a folder that has %XX in its own name the log's must be decoded
+            yield self._name(each)
         if vector is None or vector.storage_type == "i":
             return
         if vector.storage_type == "p":

@@ -20,7 +20,8 @@ Files and folders whose names begin with a dot or `_` stay, as Iceberg's own act
 
 The folders in which the table has metadata are listed, whatever names the table. A metadata file of another table stops
 the run, as nothing tells their files apart. One that is newer than what the catalog has is read, too: it may be of a
-commit under way, or the catalog may be one that the table has left.
+commit under way. Older ones that are not in the log are of commits that failed, or of another catalog that writes the
+same table: then both must be sources.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class _Metadata(msgspec.Struct, rename="kebab"):
 class _ManifestFile(NamedTuple):
     path: str
     bytes: int
-    must_exist: bool
+    named_by: str
+    """The metadata file because of which it must exist; '': it may be gone."""
 
 
 class _IcebergTable(NamedTuple):
@@ -131,6 +133,7 @@ class IcebergSource(NameSource):
     def __init__(self, target: str, options: SourceOptions) -> None:
         self.text = f"iceberg:{target}"
         self._target = target.rstrip("/")
+        self._has_catalog = ":" not in target and not target.startswith("/")
         self._properties = dict(options.properties)
         self._began_ms = 0
         self._bases: set[str] = set()
@@ -142,7 +145,9 @@ class IcebergSource(NameSource):
         paths = [now.properties.get("write.metadata.path", "")]
         if now.properties.get("write.object-storage.enabled", "").lower() != "true":  # by which tables share a folder
             paths.append(now.properties.get("write.data.path", ""))
-        self.folders = folders_in_store(store_url, now.location, *paths, *map(_folder_of, table.metadata))
+        # A folder `metadata` is a table's own; in another one that has a metadata file, anything may lie.
+        paths += [folder for folder in map(_folder_of, table.metadata) if folder.endswith("/metadata")]
+        self.folders = folders_in_store(store_url, now.location, *paths)
         self.never_taken_folders = tuple(map(hidden_files, self.folders))
 
     def parts(self) -> Iterator[NamePart]:
@@ -160,10 +165,10 @@ class IcebergSource(NameSource):
         """Read the metadata files. Raises Invalid: one is of another table, or the files may be other tables', too."""
         properties, current = self._properties, ""
         metadata, older, bases = dict[str, _Metadata](), set[str](), {self._target.removesuffix("/metadata")}
-        if has_catalog := ":" not in self._target and not self._target.startswith("/"):
+        if self._has_catalog:
             current, properties = self._ask_catalog()
             metadata = dict(_read_metadata_files(properties, [current]))
-            _raise_if_gone({current} - metadata.keys())
+            _raise_if_gone({current} - metadata.keys(), self.text)
             older = metadata[current].log()
             bases = {metadata[current].location, *map(_base_of, (current, *older))}
         elif self._target.endswith(ENDINGS):
@@ -180,14 +185,14 @@ class IcebergSource(NameSource):
                     f"{self.text}: {first} and {location} are metadata files of two tables, so nothing tells whose the "
                     "files beside them are; remove those of a table that was dropped, or leave this folder out"
                 )
-            if not has_catalog or location in older or each.last_updated_ms >= now.last_updated_ms:
+            if not self._has_catalog or location in older or each.last_updated_ms >= now.last_updated_ms:
                 metadata[location] = each
         if not metadata:
             raise Invalid(f"{self.text} has no metadata files in {min(bases)}; name one, or the catalog and table")
         current = current or max(metadata, key=lambda each: (metadata[each].last_updated_ms, each))
         metadata |= dict(_read_metadata_files(properties, metadata[current].log() - wanted))
         in_logs = {place_of(location) for each in metadata.values() for location in each.log()}
-        _raise_if_gone(each for each in gone if place_of(each) not in in_logs)
+        _raise_if_gone((each for each in gone if place_of(each) not in in_logs), self.text)
         heads = {current, *(each for each in metadata if place_of(each) not in in_logs)}
         for location in heads:
             if metadata[location].properties.get("gc.enabled", "true").lower() != "true":
@@ -223,8 +228,13 @@ class IcebergSource(NameSource):
         not_seen = [
             "Metadata files that fell out of the table's metadata log, and what only these name.",
             "Other tables that name files of this one or write into its folders: give each as a source.",
+            "What another catalog has committed to this table: give it as a source of that catalog, too.",
             "Files that were written long ago and are first named while this runs, as add_files does.",
         ]
+        if not self._has_catalog:
+            not_seen.append(
+                "Metadata that the table writes elsewhere since its folder or location changed: name a catalog."
+            )
         return SourceFacts(source=self.text, began_ms=self._began_ms, read=self._read, not_seen=not_seen)
 
     def reads_metadata(self, place: MetadataPlace, store_url: str) -> bool:
@@ -272,30 +282,30 @@ def _read_metadata(files: FileIO, location: str) -> _Metadata | None:
 
 def _read_lists(table: _IcebergTable) -> tuple[set[str], list[_ManifestFile], int]:
     """Return what the metadata files and manifest lists name, the manifests of these, and how many lists are gone."""
-    names, lists, found = set(table.metadata), dict[str, bool](), list[_ManifestFile]()
+    names, lists, found = set(table.metadata), dict[str, str](), list[_ManifestFile]()
     for location, metadata in table.metadata.items():
-        must_exist = location in table.heads
+        named_by = location if location in table.heads else ""
         for snapshot in metadata.snapshots or ():
-            found += [_ManifestFile(path, 0, must_exist) for path in snapshot.manifests]
+            found += [_ManifestFile(path, 0, named_by) for path in snapshot.manifests]
             if snapshot.manifest_list:
-                lists[snapshot.manifest_list] = must_exist or lists.get(snapshot.manifest_list, False)
+                lists[snapshot.manifest_list] = lists.get(snapshot.manifest_list) or named_by
         for statistics in (metadata.statistics, metadata.partition_statistics):
             names.update(each.statistics_path for each in statistics or ())
     files = load_file_io(table.properties, table.current)
     with ThreadPoolExecutor(READERS) as threads:
         read = list(threads.map(partial(_read_list, files), lists, lists.values()))
     found += [manifest for manifests in read for manifest in manifests or ()]
-    manifests = {each.path: each for each in sorted(found, key=lambda each: (each.must_exist, each.bytes))}
+    manifests = {each.path: each for each in sorted(found, key=lambda each: (each.named_by, each.bytes))}
     return names.union(lists, manifests), list(manifests.values()), read.count(None)
 
 
-def _read_list(files: FileIO, path: str, must_exist: bool) -> list[_ManifestFile] | None:
+def _read_list(files: FileIO, path: str, named_by: str) -> list[_ManifestFile] | None:
     """Return the manifests of a manifest list; None: it is gone, and may be."""
     try:
         records = _read_records(files, path, MANIFEST_PATH, MANIFEST_LENGTH)
-        return [_ManifestFile(manifest, length, must_exist) for manifest, length in records]
+        return [_ManifestFile(manifest, length, named_by) for manifest, length in records]
     except FileNotFoundError:
-        _raise_if_gone([path] if must_exist else [])
+        _raise_if_gone([path] if named_by else [], named_by)
         return None
 
 
@@ -307,15 +317,16 @@ def _read_manifests(properties: dict[str, str], manifests: Sequence[_ManifestFil
             records = _read_records(files, each.path, FILE_PATH, bytes_min=each.bytes)
             yield from batch_names(path for (path,) in records)
         except FileNotFoundError:
-            _raise_if_gone([each.path] if each.must_exist else [])
+            _raise_if_gone([each.path] if each.named_by else [], each.named_by)
 
 
-def _raise_if_gone(paths: Iterable[str]) -> None:
+def _raise_if_gone(paths: Iterable[str], named_by: str) -> None:
     """Raise Corrupt for what must exist, and does not."""
     for path in paths:
         raise Corrupt(
-            f"{path} is missing, and the table names it, so nothing may be deleted; run again, as a snapshot may have "
-            "expired while the table was read, and if it is missing then, restore it"
+            f"{path} is missing, and {named_by} names it, so nothing may be deleted; run again, as a snapshot may have "
+            "expired while the table was read. If it is missing then, restore it; or remove a metadata file that a "
+            "commit left which failed, and that no catalog knows"
         )
 
 
@@ -333,13 +344,13 @@ def _read_records(files: FileIO, path: str, *fields: tuple[int, ...], bytes_min:
 
 def _is_whole(data: bytes, at: int, mark: bytes) -> bool:
     """Return whether blocks of records fill the file. pyiceberg reads on in memory after half a block, and ends at an
-    empty one.
+    empty one, which it writes itself where there is no record.
     """
     while at < len(data):
         records, at = _read_long(data, at)
         size, at = _read_long(data, at)
         at += size + len(mark)
-        if records < 1 or size < 0 or data[at - len(mark) : at] != mark:
+        if records < (at < len(data)) or size < 0 or data[at - len(mark) : at] != mark:
             return False
     return at == len(data)
 

@@ -85,6 +85,21 @@ def test_partitions_of_odd_values(tmp_path: Path) -> None:
     assert stored_keys(folder) == needed
 
 
+def test_odd_values_in_a_folder_with_an_encoded_name(tmp_path: Path) -> None:
+    """The store lies above, so its keys have both: `%20` of the folder, and what the log has encoded."""
+    make_table(tmp_path / "orders", ["a b", "c", "d"])
+    folder = tmp_path / "lake" / "my%20lake"
+    folder.parent.mkdir()
+    (tmp_path / "orders").rename(folder)
+    for commit in (folder / "_delta_log").glob("*.json"):  # as Spark writes it
+        commit.write_text(commit.read_text().replace("a%2520b", "a%20b"))
+    (folder / "day=a%20b").rename(folder / "day=a b")
+    kept = stored_keys(folder)
+    make_store(folder, {"day=a b/left-over.parquet"})
+    assert prune_twice(tmp_path / "lake", f"delta:{folder}") == {"my%20lake/day=a b/left-over.parquet"}
+    assert stored_keys(folder) == kept
+
+
 def test_deletion_vectors(folder: Path) -> None:
     vectors = [
         delete_rows(folder, [0]),

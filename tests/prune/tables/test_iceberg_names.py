@@ -133,6 +133,33 @@ def test_what_lies_beside_the_data_of_a_table_elsewhere_stays(lake: Path) -> Non
     assert prune_twice(lake / "store", NAME, catalog_properties(lake)) == left_over
 
 
+def test_what_lies_beside_a_metadata_file_that_was_registered_stays(lake: Path, table: Table) -> None:
+    """The table's log names that file for a hundred commits."""
+    make_store(lake, {"warehouse/inbox/1.csv", "warehouse/inbox/2.csv"})
+    moved = lake / "warehouse" / "inbox" / "00001-moved.metadata.json"
+    shutil.copy(path_of(table.metadata_location), moved)
+    catalog = SqlCatalog("shop", **catalog_properties(lake))
+    catalog.drop_table("sales.orders")
+    table = catalog.register_table("sales.orders", f"file://{moved}")
+    table.append(numbers(600).rename_columns(["id", "weekday"]))
+    make_store(folder_of(table), ORPHANS)
+    before = same_state(table)
+    gone = prune_twice(lake / "warehouse", NAME, catalog_properties(lake))
+    assert {key for key in gone if "inbox" in key} == set()
+    assert gone >= {f"sales/orders/{key}" for key in ORPHANS}
+    assert same_state(table) == before
+
+
+def test_a_snapshot_without_files(lake: Path) -> None:
+    """pyiceberg writes a manifest list with an empty block for it."""
+    table = make_table(lake)
+    table.append(numbers(0).slice(0, 0))
+    table.append(numbers(0))
+    make_store(folder_of(table), ORPHANS)
+    assert prune_twice(folder_of(table), NAME, catalog_properties(lake)) == ORPHANS
+    assert read_rows(table) == [(number, "monday") for number in range(5)]
+
+
 def test_a_store_that_has_nothing_of_the_table_is_refused(lake: Path, table: Table) -> None:
     make_store(lake, {"other/photos/1"})
     with pytest.raises(Invalid, match=r"orders lies in .*other"):
