@@ -8,8 +8,8 @@ URL of a namespace has no endpoint:
 
 The URL of the lake's own objects is a setting itself, and may have an endpoint (`?endpoint=https://...`) or a name.
 
-A folder may be moved, copied, or mounted elsewhere. So a namespace below the folder of the lake is recorded relative to
-the lake's own objects, wherever those are now:
+A folder may be moved, copied, or mounted elsewhere. So a namespace below the folder that has the KV and the lake's own
+objects is recorded relative to the latter, wherever those are now:
 
     lake:///sales.1                        the folder sales.1 of the lake's own objects
     lake:///../archive                     beside them, below the folder that has the KV, too
@@ -81,7 +81,7 @@ def absolute_url(url: str, lake_url: str) -> str:
 
 def namespace_url(url: str, named: NamedStores, lake_url: str, lake_folder: Path | None = None) -> str:
     """Return the URL as a repository's record has it: without an endpoint of its own, and relative to the lake's own
-    objects if it lies below them, or below `lake_folder`, which holds them. Raises InvalidName, and InvalidSettings as
+    objects if it lies below them, or below `lake_folder`, which holds them and the KV (None: no folder does). Raises InvalidName, and InvalidSettings as
     `resolve_url`.
     """
     url = absolute_url(url, lake_url)
@@ -105,9 +105,13 @@ def namespace_url(url: str, named: NamedStores, lake_url: str, lake_folder: Path
 
 
 def _relative_url(url: StoreURL, own: Sequence[str], lake_folder: Path | None) -> str:
-    """Return the URL relative to the lake's own objects; '' for one that lies elsewhere."""
+    """Return the URL relative to the lake's own objects; '' for one that lies elsewhere, or where the KV does: then
+    each process says by its own settings where the objects are, and they may differ.
+    """
+    if lake_folder is None:
+        return ""
     path = _segments(url)
-    above = list(lake_folder.parts[1:]) if lake_folder is not None else own
+    above = list(lake_folder.parts[1:])
     root = above if own[: len(above)] == above else own
     if path[: len(root)] != root or "." in path or ".." in path:
         return ""

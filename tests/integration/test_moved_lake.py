@@ -11,7 +11,7 @@ import pytest
 
 import refstore
 from refstore.errors import WrongStore
-from refstore.lake import Lake
+from refstore.lake import Lake, open_lake_at
 from refstore.namespaces import HOLDER_OBJECT
 from tests.commands import Command
 
@@ -201,3 +201,13 @@ def test_a_creation_that_fails_holds_nothing(lake: Path, tmp_path: Path, monkeyp
     with refstore.open(lake) as own, pytest.raises(KeyboardInterrupt):
         own.create_repository("far", namespace=f"file://{tmp_path}/far")
     assert not [path for path in (tmp_path / "far").rglob("*") if path.is_file()]
+
+
+def test_who_still_has_the_old_place_of_the_objects_finds_them_where_the_kv_is_elsewhere(tmp_path: Path) -> None:
+    kv, old, new = f"sqlite://{tmp_path}/kv/kv.sqlite", tmp_path / "old", tmp_path / "new"
+    with open_lake_at(kv, f"file://{old}/objects") as made:
+        made.create_repository("sales").upload("main", "a", b"1")
+    shutil.copytree(old, new)
+    with open_lake_at(kv, f"file://{new}/objects") as moved, open_lake_at(kv, f"file://{old}/objects") as behind:
+        moved.repository("sales").upload("main", "b", b"by the one that has the new place")
+        assert behind.repository("sales").read("main", "b") == b"by the one that has the new place"

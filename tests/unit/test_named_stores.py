@@ -63,7 +63,8 @@ def test_a_record_has_no_endpoint(url: str, recorded: str) -> None:
 @pytest.mark.parametrize(
     ("path", "folder", "recorded"),
     [
-        ("/lake/objects/p", None, "lake:///p"),
+        ("/lake/objects/p", "/lake", "lake:///p"),
+        ("/lake/objects/p", None, "file:///lake/objects/p"),
         ("/lake/objects/p/q?fsync=0", "/lake", "lake:///p/q?fsync=0"),
         ("/lake/archive/p", "/lake", "lake:///../archive/p"),
         ("/lake/archive/p", None, "file:///lake/archive/p"),
