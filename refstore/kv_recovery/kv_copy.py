@@ -7,6 +7,8 @@
 the lake is open in one of the two KVs, or in none, and never in both. What was done stays done after a crash, and the
 same call goes on. Until the old KV is `gone`, `give_up` opens it again; from then on the lake can only go forward.
 
+Each call has an id, which the new KV has in its state. So a call that others took for dead ends at its next page.
+
 Every record is copied as it is, but for the state itself and the lake's id, which the new KV gets last. Then both are
 read as a whole, and compared by the number of keys and a digest for each partition. A partition that differs is copied
 once more: a process that was not stopped has written to it. The deleters' positions come along, so that rule 21 sees
@@ -75,18 +77,22 @@ def copy_kv(
     or the copy was given up), Corrupt (the two still differ), AuditUnavailable, Unavailable.
     """
     leaving = _close_source(source, target.kv, shown)
-    arriving = _claim_target(target.kv, leaving, shown)
+    arriving = _claim_target(target.kv, leaving, shown, source.ids.new_id(source.clock.now_ms()))
     if arriving.state == "arriving":
         arriving = _copy_all(source.kv, target.kv, arriving, progress)
-        contents = msgspec.json.encode(_check_all(source.kv, target.kv, progress)).decode()
+        contents = msgspec.json.encode(_check_all(source.kv, target.kv, arriving, progress)).decode()
         arriving = _advance(target.kv, arriving, state="checked", contents=contents)
     _advance(source.kv, leaving, state="gone")
     contents = msgspec.json.decode(arriving.contents, type=KvContents)
-    with target.audit.change("kv.copy", before={"kv": shown[0]}, after={"kv": shown[1], **contents._asdict()}):
+    _check_run(target.kv, arriving)
+    after = {"kv": shown[1], **contents._asdict()}
+    with target.audit.change("kv.copy", before={"kv": shown[0]}, after=after) as draft:
         target.take_stores()
         # the id before the state, which is what keeps others out
-        target.kv.set(keys.LAKE, encode(LakeRecord(_id_of(source), is_confirmed=True)))
-        target.kv.set_if(keys.KV_COPY, encode(arriving), ABSENT)
+        target.kv.set_if(keys.LAKE, ABSENT, encode(LakeRecord(_id_of(source), is_confirmed=True)))
+        if not target.kv.set_if(keys.KV_COPY, encode(arriving), ABSENT):
+            draft.happened = False
+            raise _another_run()
     return contents
 
 
@@ -159,8 +165,8 @@ def _check_stopped(source: LakeAccess) -> None:
             )
 
 
-def _claim_target(target: KV, leaving: KvCopy, shown: tuple[str, str]) -> KvCopy:
-    """Let the new KV be this copy's, closed to all others, and return the state that it has there."""
+def _claim_target(target: KV, leaving: KvCopy, shown: tuple[str, str], run: str) -> KvCopy:
+    """Let the new KV be this copy's and this call's, closed to all others, and return the state that it has there."""
     known = decode_optional(target.get(keys.KV_COPY), KvCopy)
     if known is None:
         if leaving.state == "gone":
@@ -170,12 +176,12 @@ def _claim_target(target: KV, leaving: KvCopy, shown: tuple[str, str]) -> KvCopy
             )
         if target.partitions():
             raise Conflict(f"{shown[1]} holds what is not of this copy; empty it, then make the same call again")
-        known = KvCopy(leaving.id, "arriving", shown[0], leaving.since_ms)
+        known = KvCopy(leaving.id, "arriving", shown[0], leaving.since_ms, run=run)
         if not target.set_if(keys.KV_COPY, ABSENT, encode(known)):
             raise Conflict("another process has just begun to fill the new KV; wait until it has ended")
     if known.id != leaving.id:
         raise Conflict(f"{shown[1]} has what is left of another copy; empty it, then make the same call again")
-    return known
+    return _advance(target, known, run=run)
 
 
 def _copy_all(source: KV, target: KV, arriving: KvCopy, progress: Progress) -> KvCopy:
@@ -188,7 +194,7 @@ def _copy_all(source: KV, target: KV, arriving: KvCopy, progress: Progress) -> K
         after = arriving.after if partition == arriving.partition else ""
         while True:
             page = source.scan(partition, after=after, limit=PAGE)
-            _put(target, partition, page)
+            _put(target, partition, page, arriving)
             progress.advance(len(page))
             pages += 1
             if page:
@@ -200,21 +206,23 @@ def _copy_all(source: KV, target: KV, arriving: KvCopy, progress: Progress) -> K
     return arriving
 
 
-def _put(target: KV, partition: str, page: Sequence[tuple[str, bytes]]) -> None:
+def _put(target: KV, partition: str, page: Sequence[tuple[str, bytes]], arriving: KvCopy) -> None:
     pairs = [(Key(partition, name), value) for name, value in page]
+    _check_run(target, arriving)
     target.set_many([pair for pair in pairs if pair[0] not in NOT_COPIED])
 
 
-def _check_all(source: KV, target: KV, progress: Progress) -> KvContents:
+def _check_all(source: KV, target: KV, arriving: KvCopy, progress: Progress) -> KvContents:
     """Compare the two, and copy once more what differs. Raises Corrupt."""
     found, differing = _compare(source, target, progress)
     for partition in differing:
         _log.warning("kv_copy_differs", partition=partition)
         there = (Key(partition, name) for name, _ in target.scan_all(partition))
         for page in split_batches([key for key in there if key not in NOT_COPIED]):
+            _check_run(target, arriving)
             target.delete_many(page)
         for pairs in split_batches(source.scan_all(partition)):
-            _put(target, partition, pairs)
+            _put(target, partition, pairs, arriving)
     if differing:
         found, differing = _compare(source, target, progress)
     if differing:
@@ -267,5 +275,15 @@ def _advance(kv: KV, known: KvCopy, **changes: str) -> KvCopy:
     """Write the next state. Raises Conflict: another process has changed it."""
     following = msgspec.structs.replace(known, **changes)
     if following != known and not kv.set_if(keys.KV_COPY, encode(known), encode(following)):
-        raise Conflict("another process copies this KV, too, or has given the copy up; make the call in one of them")
+        raise _another_run()
     return following
+
+
+def _check_run(target: KV, arriving: KvCopy) -> None:
+    """Raise Conflict if a later call goes on with the copy: it may have opened the new KV."""
+    if target.get(keys.KV_COPY) != encode(arriving):
+        raise _another_run()
+
+
+def _another_run() -> Conflict:
+    return Conflict("another process copies this KV, too, or has given the copy up; make the call in one of them")

@@ -126,6 +126,8 @@ class KvCopy(Record, frozen=True, tag=93):
     """Up to this partition and name everything is copied."""
     contents: str = ""
     """What both KVs hold, in JSON, once they were compared."""
+    run: str = ""
+    """Of the call that fills the new KV. A later call puts another one here, and an earlier one writes no more."""
 
 
 class Position(Record, frozen=True, tag=83):

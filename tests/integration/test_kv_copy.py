@@ -66,6 +66,10 @@ def dump(kv: KV) -> dict[Key, bytes]:
     return {key: value for key, value in found.items() if key not in NOT_COPIED}
 
 
+def without_audit(kv: KV) -> dict[Key, bytes]:
+    return {key: value for key, value in dump(kv).items() if not key.partition.startswith("audit/")}
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
     """A lake whose KV is in memory."""
@@ -221,6 +225,32 @@ def test_a_copy_that_was_given_up_meanwhile_opens_nothing(lake: Lake, target: La
         copy_kv(lake, target, shown=SHOWN)
     assert is_open(lake, lake.kv)
     assert not is_open(lake, target.kv)
+
+
+@pytest.mark.parametrize("step", ["_put", "_digest", "_id_of"])
+def test_a_call_that_was_taken_for_dead_writes_nothing_more(
+    lake: Lake, target: Lake, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Another one has ended the copy meanwhile, and clients write to the new KV."""
+    real, steps = getattr(kv_copy, step), {"_put": 1, "_digest": 1, "_id_of": 2}
+    gone, new = Key("sales/staging/many", "00500"), Key("sales/staging/many", "new")
+    after: dict[Key, bytes] = {}
+
+    def be_overtaken(*args: object) -> object:
+        steps[step] -= step == "_id_of" or args[1] == gone.partition
+        if steps[step] == 0:
+            steps[step] = -1
+            assert copy_kv(lake, target, shown=SHOWN).keys
+            target.kv.delete(gone)
+            target.kv.set(new, b"acknowledged")
+            after.update(without_audit(target.kv))
+        return real(*args)
+
+    monkeypatch.setattr(kv_copy, step, be_overtaken)
+    with pytest.raises(Conflict):
+        copy_kv(lake, target, shown=SHOWN)
+    assert new in after
+    assert without_audit(target.kv) == after
 
 
 def test_what_was_written_meanwhile_is_copied_once_more(lake: Lake, target: Lake) -> None:

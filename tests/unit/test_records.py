@@ -263,7 +263,9 @@ RECORDS: dict[str, Record] = {
     "lake": LakeRecord("01j8x6w3vr0000000000000000"),
     "lake, confirmed": LakeRecord("01j8x6w3vr0000000000000000", is_confirmed=True),
     "copy of the KV": KvCopy("c1", "leaving", "redis://kv/0", 1_700_000_000_000),
-    "copy of the KV, checked": KvCopy("c1", "checked", "sqlite:///kv", 1_700_000_000_000, "repo/tags", "v1", "{}"),
+    "copy of the KV, checked": KvCopy(
+        "c1", "checked", "sqlite:///kv", 1_700_000_000_000, "repo/tags", "v1", "{}", "r1"
+    ),
     "due": DueHintRecord(),
     "due, several": SharedDueHintRecord([Address("data/1"), Address("data/2")]),
     "lease": Lease("host-1", 1_700_000_000_000, "w1"),
@@ -415,9 +417,9 @@ WRITTEN: dict[str, str] = {
     ),
     "lake": ("935cba30316a3878367733767230303030303030303030303030303030c2"),
     "lake, confirmed": ("935cba30316a3878367733767230303030303030303030303030303030c3"),
-    "copy of the KV": ("985da26331a76c656176696e67ac72656469733a2f2f6b762f30cf0000018bcfe56800a0a0a0"),
+    "copy of the KV": ("995da26331a76c656176696e67ac72656469733a2f2f6b762f30cf0000018bcfe56800a0a0a0a0"),
     "copy of the KV, checked": (
-        "985da26331a7636865636b6564ac73716c6974653a2f2f2f6b76cf0000018bcfe56800a97265706f2f74616773a27631a27b7d"
+        "995da26331a7636865636b6564ac73716c6974653a2f2f2f6b76cf0000018bcfe56800a97265706f2f74616773a27631a27b7da27231"
     ),
     "position": ("935307cf0000018bcfe56800"),
     "durations": (
