@@ -169,13 +169,21 @@ def _find_other_holder(store: ObjectStore, kv: KV, recorded_url: str) -> str | N
     ):
         return None
     own = _file_of(kv)
-    with suppress(AlreadyExists, LakeReadOnly):
-        put_if_new(store, HOLDER_OBJECT, own)
-    try:
-        holder = store.read(HOLDER_OBJECT)
-    except ObjectNotFound:
+    holder = _read_holder(store)
+    if holder is None:
+        with suppress(AlreadyExists, LakeReadOnly):
+            put_if_new(store, HOLDER_OBJECT, own)
+        holder = _read_holder(store)
+    if holder is None:
         return None  # nobody's, and this process only reads
     return holder.decode(errors="replace")[:_ID_BYTES_MAX] if holder != own else None
+
+
+def _read_holder(store: ObjectStore) -> bytes | None:
+    try:
+        return store.read(HOLDER_OBJECT)
+    except ObjectNotFound:
+        return None
 
 
 def _file_of(kv: KV) -> bytes:

@@ -81,8 +81,8 @@ def absolute_url(url: str, lake_url: str) -> str:
 
 def namespace_url(url: str, named: NamedStores, lake_url: str, lake_folder: Path | None = None) -> str:
     """Return the URL as a repository's record has it: without an endpoint of its own, and relative to the lake's own
-    objects if it lies below them, or below `lake_folder`, which holds them and the KV (None: no folder does). Raises InvalidName, and InvalidSettings as
-    `resolve_url`.
+    objects if it lies below them, or below `lake_folder`, which holds them and the KV (None: no folder does). Raises
+    InvalidName, and InvalidSettings as `resolve_url`.
     """
     url = absolute_url(url, lake_url)
     parsed = parse_store_url(url)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import refstore
-from refstore.errors import WrongStore
+from refstore.errors import StoreMisconfigured, WrongStore
 from refstore.lake import Lake, open_lake_at
 from refstore.namespaces import HOLDER_OBJECT
+from refstore.objects.local import LocalObjects
 from tests.commands import Command
 
 
@@ -211,3 +212,15 @@ def test_who_still_has_the_old_place_of_the_objects_finds_them_where_the_kv_is_e
     with open_lake_at(kv, f"file://{new}/objects") as moved, open_lake_at(kv, f"file://{old}/objects") as behind:
         moved.repository("sales").upload("main", "b", b"by the one that has the new place")
         assert behind.repository("sales").read("main", "b") == b"by the one that has the new place"
+
+
+def test_a_store_that_is_held_is_read_with_credentials_that_may_only_read(
+    lake: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(*_: object, **__: object) -> None:
+        raise StoreMisconfigured("403 AccessDenied: s3:PutObject")
+
+    monkeypatch.setattr(LocalObjects, "put", deny)
+    with refstore.open(lake) as own:
+        assert own.repository("far").read("main", "a") == b"committed"
+    assert (outside / HOLDER_OBJECT).is_file()
