@@ -32,9 +32,11 @@ from refstore.errors import (
     Contention,
     CorruptRecord,
     Invalid,
+    InvalidSettings,
     LakeReadOnly,
     NotFound,
     RepositoryNotFound,
+    StoreMisconfigured,
     Unavailable,
 )
 from refstore.foreign_reads import ForeignReads
@@ -168,17 +170,29 @@ class Lake:
         if self.id and self._folder is not None:
             lake_identity.check_holder(store, self.kv, recorded_url)
 
-    def take_stores(self, *, dry_run: bool = False) -> list[str]:
+    def take_stores(self, *, dry_run: bool = False, must_answer: bool = False) -> list[str]:
         """Hold what other copies of this lake's folder hold outside of it, and return its URLs. For an operator who
         has made sure that no other copy is used any more.
+
+        A namespace that is not its repository's is left alone, and one that does not answer unless `must_answer`: who
+        opens it later looks again.
         """
         taken: list[str] = []
         if self._folder is None:
             return taken
-        for url in (OWN_STORE, *lake_identity.namespaces_of(self.kv)):
-            with closing(self.open_url(url)) as store:
-                if lake_identity.take_store(store, self.kv, url, dry_run=dry_run):
-                    taken.append(redact_url(store.url))
+        if lake_identity.take_store(self.own_store, self.kv, OWN_STORE, dry_run=dry_run):
+            taken.append(redact_url(self.own_store.url))
+        for repo, url in lake_identity.list_namespaces(self.kv):
+            try:
+                with closing(self.open_url(url)) as store:
+                    is_own = owner_of(store) == repo
+                    if is_own and lake_identity.take_store(store, self.kv, url, dry_run=dry_run):
+                        taken.append(redact_url(store.url))
+            except (Unavailable, StoreMisconfigured, InvalidSettings) as error:
+                if must_answer:
+                    raise
+                shown = redact_url(url)
+                _log.warning("namespace_not_taken", repository=repo, namespace=shown, error=redact_text(repr(error)))
         return taken
 
     def close(self) -> None:

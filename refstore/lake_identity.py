@@ -152,11 +152,6 @@ def take_store(store: ObjectStore, kv: KV, recorded_url: str, *, dry_run: bool) 
     return True
 
 
-def namespaces_of(kv: KV) -> list[str]:
-    """Return the namespaces of all repositories, also of deleted ones that are not cleared."""
-    return [namespace for _, namespace in _repositories(kv)]
-
-
 def _find_other_holder(store: ObjectStore, kv: KV, recorded_url: str) -> str | None:
     """Return which file the KV is that holds the store; None: the store is held by this KV, which takes a new one, or
     a copy of the KV's folder has another one: it lies in there, and is named relative to it.
@@ -212,7 +207,7 @@ def _agree_once(
     if record is not None and record.is_confirmed:
         check_store(store, record.id)
         return record.id
-    is_empty = next(_repositories(kv), None) is None and not kv.scan(keys.CLEARED_REPOSITORIES, limit=1)
+    is_empty = next(list_namespaces(kv), None) is None and not kv.scan(keys.CLEARED_REPOSITORIES, limit=1)
     if is_empty and not read_only:
         make_store()
     try:
@@ -260,7 +255,7 @@ def _check_not_another(kv: KV, store: ObjectStore, *, is_empty: bool) -> None:
             )
         return
     folder = parse_store_url(folder_url(store.url))
-    for repo, namespace in _repositories(kv):
+    for repo, namespace in list_namespaces(kv):
         own = parse_store_url(folder_url(absolute_url(namespace, store.url)))
         if (own.scheme, own.host) != (folder.scheme, folder.host) or not own.path.startswith(folder.path):
             continue
@@ -276,7 +271,7 @@ def _check_not_another(kv: KV, store: ObjectStore, *, is_empty: bool) -> None:
     )
 
 
-def _repositories(kv: KV) -> Iterator[tuple[RepositoryId, str]]:
+def list_namespaces(kv: KV) -> Iterator[tuple[RepositoryId, str]]:
     """Yield id and namespace of every repository that the KV has, also of deleted ones that are not cleared."""
     for partition in (keys.REPOSITORIES, keys.CLOSED_REPOSITORIES):
         for _, value in kv.scan_all(partition):

@@ -64,7 +64,7 @@ class _PartitionDigest(NamedTuple):
 class MovingLake(LakeAccess, Protocol):
     """A lake, by one of the two KVs."""
 
-    def take_stores(self, *, dry_run: bool = False) -> list[str]: ...
+    def take_stores(self, *, dry_run: bool = False, must_answer: bool = False) -> list[str]: ...
 
 
 def copy_kv(
@@ -121,7 +121,7 @@ def _close_source(source: MovingLake, target: KV, shown: tuple[str, str]) -> KvC
         return known
     lake_identity.check_kv_open(source.kv)
     lake_id = _id_of(source)
-    if held := source.take_stores(dry_run=True):
+    if held := source.take_stores(dry_run=True, must_answer=True):  # nobody looks in the new KV
         raise WrongStore(
             f"another copy of this lake's folder holds {', '.join(held)}, and would share it with the new KV; copy the "
             "KV of that one, or give it up with `refstore kv reconcile`"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import refstore
-from refstore.errors import StoreMisconfigured, WrongStore
+from refstore.errors import ObjectsUnavailable, StoreMisconfigured, WrongStore
 from refstore.lake import Lake, open_lake_at
 from refstore.namespaces import HOLDER_OBJECT
 from refstore.objects.local import LocalObjects
@@ -224,3 +224,24 @@ def test_a_store_that_is_held_is_read_with_credentials_that_may_only_read(
     with refstore.open(lake) as own:
         assert own.repository("far").read("main", "a") == b"committed"
     assert (outside / HOLDER_OBJECT).is_file()
+
+
+def test_a_namespace_that_does_not_answer_is_not_taken(lake: Path, outside: Path) -> None:
+    """So that a store which is gone for good stops neither `kv reconcile` nor the end of `kv copy`."""
+    with refstore.open(copy_away(lake)) as moved:
+        shutil.move(outside, outside.with_name("away"))
+        assert moved.take_stores() == []
+        with pytest.raises(ObjectsUnavailable):
+            moved.take_stores(must_answer=True)
+        shutil.move(outside.with_name("away"), outside)
+        assert moved.take_stores() == [f"file://{outside}"]
+
+
+def test_a_namespace_that_is_another_lakes_by_now_is_not_taken(lake: Path, outside: Path) -> None:
+    shutil.rmtree(outside)
+    with refstore.create(lake.with_name("other")) as other:
+        other.create_repository("theirs", namespace=f"file://{outside}")
+        held = (outside / HOLDER_OBJECT).read_bytes()
+    with refstore.open(lake) as own:
+        assert own.take_stores() == []
+    assert (outside / HOLDER_OBJECT).read_bytes() == held
