@@ -307,6 +307,7 @@ class Lake:
         namespace stays claimed after a crash, or if the KV does not confirm whether the name was written.
         """
         checked = ids.repository_name(name)
+        _ = self.durations.safety  # which hears that the lake has moved to another KV
         branch = ids.branch_name(default_branch)
         user_metadata.check_user_metadata(metadata or {}, f"repository {checked!r}")
         if self.kv.get(keys.repository(checked)) is not ABSENT:
@@ -424,6 +425,7 @@ class Lake:
     ) -> Mapping[str, str]:
         """Change a repository's metadata, and return it as it is then. Raises NotFound, Contention, Invalid."""
         checked = ids.repository_name(name)
+        _ = self.durations.safety  # which hears that the lake has moved to another KV
         key = keys.repository(checked)
         gone = set(remove)
         for _ in range(_ATTEMPTS):
@@ -444,6 +446,7 @@ class Lake:
         The name is free again after the reaper has drained the repository: not before `deleted_name_hold` says. Raises
         RepositoryNotFound, Conflict (the rules have legal holds).
         """
+        _ = self.durations.safety  # which hears that the lake has moved to another KV
         opened = self.repository(name)
         before = {
             "id": opened.record.id,

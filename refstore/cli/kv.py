@@ -216,6 +216,9 @@ def copy(
     source: Annotated[str, typer.Argument(metavar="FROM", help="URL of the KV that the lake has.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="URL of the KV that it gets, which is empty.")],
     *,
+    clients_stopped: Annotated[
+        bool, typer.Option("--clients-stopped", help="No process uses the lake any more: do not wait for operations.")
+    ] = False,
     give_up: Annotated[
         bool, typer.Option("--give-up", help="Open the lake in FROM again, where a copy did not end.")
     ] = False,
@@ -224,11 +227,12 @@ def copy(
     """Copy a lake's KV to another one, of any kind, and go on there. Objects stay where they are.
 
     Stop every process that uses the lake first. The settings name its object store, with --objects or --data. FROM is
-    closed before the first record is copied: whoever opens it ends with 6, and hears where the lake went. Both KVs are
-    read and compared at the end, then TO is opened. It may be interrupted, and run again. Set kv to TO then.
+    closed before the first record is copied: whoever opens it ends with 6, and hears where the lake went. Then it waits
+    for what a process that was not stopped may still write, unless you say --clients-stopped. Both KVs are read and
+    compared at the end, then TO is opened. It may be interrupted, and run again. Set kv to TO then.
 
     \b
-    Example: refstore kv copy sqlite:///srv/lake/kv.sqlite redis://kv.example/0 --data /srv/lake
+    Example: refstore kv copy sqlite:///srv/lake/kv.sqlite redis://kv.example/0 --data /srv/lake --clients-stopped
     """
     settings, shown = settings_of(ctx), (redact_url(source), redact_url(target))
     if not give_up:
@@ -243,7 +247,7 @@ def copy(
             emit(ctx, {"kv": shown[0]})
             return
         with progress("copying") as bar:
-            copied = kv_copy.copy_kv(old, new, shown=shown, progress=bar)
+            copied = kv_copy.copy_kv(old, new, shown=shown, clients_stopped=clients_stopped, progress=bar)
     emit(ctx, {"kv": shown[1], **copied._asdict()})
     typer.echo(f"The lake is open in {shown[1]} only: set kv to it in every process, and start them.", err=True)
 

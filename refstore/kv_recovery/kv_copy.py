@@ -9,6 +9,9 @@ same call goes on. Until the old KV is `gone`, `give_up` opens it again; from th
 
 Each call has an id, which the new KV has in its state. So a call that others took for dead ends at its next page.
 
+A process that was not stopped hears of the move after `REREAD_SECONDS`, and what it began goes on until its deadline.
+All that is waited for before the two KVs are compared, unless the caller knows that there is none.
+
 Every record is copied as it is, but for the state itself and the lake's id, which the new KV gets last. Then both are
 read as a whole, and compared by the number of keys and a digest for each partition. A partition that differs is copied
 once more: a process that was not stopped has written to it. The deleters' positions come along, so that rule 21 sees
@@ -24,6 +27,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from refstore import lake_identity
+from refstore.agreed_durations import REREAD_SECONDS, durations_in_force, longest_durations, read_record
 from refstore.core import event_log
 from refstore.core.batches import split_batches
 from refstore.core.clock import format_utc
@@ -38,6 +42,7 @@ from refstore.records.reaper_records import Heartbeat
 NOT_COPIED: Final = (keys.LAKE, keys.KV_COPY)
 """Each of the two KVs has its own."""
 PAGE: Final = 1000
+WAIT_SECONDS: Final = 5.0
 NOTED_EVERY: Final = 20
 """After so many pages the new KV notes how far the copy has come."""
 SILENT_SECONDS: Final = 60
@@ -68,18 +73,26 @@ class MovingLake(LakeAccess, Protocol):
 
 
 def copy_kv(
-    source: MovingLake, target: MovingLake, *, shown: tuple[str, str], progress: Progress = NO_PROGRESS
+    source: MovingLake,
+    target: MovingLake,
+    *,
+    shown: tuple[str, str],
+    clients_stopped: bool = False,
+    progress: Progress = NO_PROGRESS,
 ) -> KvContents:
     """Copy the lake's KV, and open the lake in the new one. Return what was copied.
 
-    `source`, `target`: the lake by either KV, used by nobody. `shown`: how messages name the two KVs. Raises WrongStore
-    (the old KV is not of the lake that the object store is of), Conflict (the new KV is not empty, the lake is in use,
-    or the copy was given up), Corrupt (the two still differ), AuditUnavailable, Unavailable.
+    `source`, `target`: the lake by either KV, used by nobody. `shown`: how messages name the two KVs.
+    `clients_stopped`: no operation is under way, so do not wait for any. Raises WrongStore (the old KV is not of the
+    lake that the object store is of), Conflict (the new KV is not empty, the lake is in use, another call goes on with
+    the copy, or it was given up), Corrupt (the two still differ), AuditUnavailable, Unavailable.
     """
     leaving = _close_source(source, target.kv, shown)
     arriving = _claim_target(target.kv, leaving, shown, source.ids.new_id(source.clock.now_ms()))
     if arriving.state == "arriving":
         arriving = _copy_all(source.kv, target.kv, arriving, progress)
+        if not clients_stopped:
+            _wait_for_operations(source, leaving, progress)
         contents = msgspec.json.encode(_check_all(source.kv, target.kv, arriving, progress)).decode()
         arriving = _advance(target.kv, arriving, state="checked", contents=contents)
     _advance(source.kv, leaving, state="gone")
@@ -210,6 +223,17 @@ def _put(target: KV, partition: str, page: Sequence[tuple[str, bytes]], arriving
     pairs = [(Key(partition, name), value) for name, value in page]
     _check_run(target, arriving)
     target.set_many([pair for pair in pairs if pair[0] not in NOT_COPIED])
+
+
+def _wait_for_operations(source: LakeAccess, leaving: KvCopy, progress: Progress) -> None:
+    """Wait until processes that were not stopped have heard of the move, and what they began before has ended."""
+    waits, record = source.durations.waits, read_record(source.kv)
+    if record is not None:
+        waits = longest_durations(durations_in_force(record, leaving.since_ms), waits)
+    ends_ms = waits.operations_end_ms(leaving.since_ms + int(REREAD_SECONDS * 1000))
+    while (left := (ends_ms - source.clock.now_ms()) / 1000) > 0:
+        progress.describe(f"waiting {left:.0f} s for operations that began before")
+        source.clock.sleep(min(left, WAIT_SECONDS))
 
 
 def _check_all(source: KV, target: KV, arriving: KvCopy, progress: Progress) -> KvContents:

@@ -103,7 +103,7 @@ def is_open(lake: Lake, kv: KV) -> bool:
 
 
 def test_everything_is_copied_and_the_lake_goes_on_there(lake: Lake, target: Lake) -> None:
-    found = copy_kv(lake, target, shown=SHOWN)
+    found = copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     before, behind = dump(lake.kv), dump(target.kv)
     behind = {key: value for key, value in behind.items() if key in before or key.partition != keys.AUDIT_HEADS}
     assert behind == before
@@ -114,14 +114,14 @@ def test_everything_is_copied_and_the_lake_goes_on_there(lake: Lake, target: Lak
 
 
 def test_whoever_opens_the_old_kv_hears_where_the_lake_went(lake: Lake, target: Lake) -> None:
-    copy_kv(lake, target, shown=SHOWN)
+    copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     for check_identity in (True, False):
         with pytest.raises(WrongStore, match="has moved to the KV the new KV"):
             at(lake, lake.kv).agree(explicit={}, must_exist=False, read_only=True, check_identity=check_identity)
     with pytest.raises(WrongStore, match="has moved"):
         lake.check_kv()
     with pytest.raises(Conflict, match="has moved to the new KV"):
-        copy_kv(lake, target, shown=SHOWN)
+        copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     with pytest.raises(Conflict, match="cannot be opened here again"):
         give_up(lake)
 
@@ -138,10 +138,35 @@ def test_a_process_that_was_not_stopped_does_nothing_more(lake: Lake, target: La
     running.agree(explicit={}, must_exist=True, read_only=False, check_identity=True)
     repo = running.repository("sales")
     repo.upload("main", "c", b"1")
-    copy_kv(lake, target, shown=SHOWN)
+    copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     clock.seconds = REREAD_SECONDS
-    with pytest.raises(WrongStore, match="has moved"):
-        repo.upload("main", "d", b"1")
+    for call in (
+        lambda: repo.upload("main", "d", b"1"),
+        lambda: running.create_repository("new"),
+        lambda: running.set_metadata("sales", put={"a": "b"}),
+        lambda: running.delete_repository("sales"),
+    ):
+        with pytest.raises(WrongStore, match="has moved"):
+            call()
+
+
+def test_what_a_process_that_was_not_stopped_still_writes_is_waited_for(lake: Lake, target: Lake) -> None:
+    late = Key("sales/staging/many", "late")
+
+    class WaitingClock(SystemClock):
+        seconds = 0.0
+
+        def now_ms(self) -> int:
+            return super().now_ms() + int(self.seconds * 1000)
+
+        def sleep(self, seconds: float) -> None:
+            self.seconds += seconds
+            lake.kv.set(late, f"after {self.seconds:.0f} s".encode())
+
+    clock = WaitingClock()
+    copy_kv(replace(at(lake, lake.kv), clock=clock), target, shown=SHOWN)
+    assert clock.seconds >= REREAD_SECONDS + lake.safety.operation_deadline_seconds
+    assert target.kv.get(late) == lake.kv.get(late)
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["of the new KV", "of the old KV"])
@@ -157,13 +182,13 @@ def test_after_a_crash_at_any_write_the_lake_is_open_in_one_kv_at_most(tmp_path:
             old.writes_left = crashes if is_old else 1 << 30
             new.writes_left = 1 << 30 if is_old else crashes
             try:
-                copy_kv(at(lake, old), at(lake, new), shown=SHOWN)
+                copy_kv(at(lake, old), at(lake, new), shown=SHOWN, clients_stopped=True)
                 break
             except Interrupted:
                 old.writes_left = new.writes_left = 1 << 30
             seen.add((state(old), state(new)))
             assert not (is_open(lake, old) and is_open(lake, new))
-            copy_kv(at(lake, old), at(lake, new), shown=SHOWN)
+            copy_kv(at(lake, old), at(lake, new), shown=SHOWN, clients_stopped=True)
             assert (state(old), state(new)) == ("gone", "")
             assert is_open(lake, new)
             crashes += 1
@@ -184,9 +209,9 @@ def test_a_copy_goes_on_where_it_was(lake: Lake, target: Lake, monkeypatch: pyte
     kv.before_write = lambda ops: written.extend(op.key for op in ops)
     kv.writes_left = 60
     with pytest.raises(Interrupted):
-        copy_kv(lake, target, shown=SHOWN)
+        copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     kv.writes_left, first = 1 << 30, len(written)
-    copy_kv(lake, target, shown=SHOWN)
+    copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     again = {*written[:first]} & {*written[first:]} - {STATE}
     assert first > 60
     assert len(again) <= PAGE
@@ -197,7 +222,7 @@ def test_a_copy_that_was_given_up_lets_the_old_kv_go_on(lake: Lake, target: Lake
     assert isinstance(kv, TargetKV)
     kv.writes_left = 10
     with pytest.raises(Interrupted):
-        copy_kv(lake, target, shown=SHOWN)
+        copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     assert not is_open(lake, lake.kv)
     kv.writes_left = 1 << 30
     give_up(lake)
@@ -205,9 +230,9 @@ def test_a_copy_that_was_given_up_lets_the_old_kv_go_on(lake: Lake, target: Lake
     with pytest.raises(WrongStore, match="is being copied from the old KV"):
         at(lake, kv).agree(explicit={}, must_exist=True, read_only=True, check_identity=True)
     with pytest.raises(Conflict, match="empty"):
-        copy_kv(lake, target, shown=SHOWN)
+        copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     assert is_open(lake, lake.kv)
-    copy_kv(lake, at(lake, TargetKV()), shown=SHOWN)
+    copy_kv(lake, at(lake, TargetKV()), shown=SHOWN, clients_stopped=True)
 
 
 def test_a_copy_that_was_given_up_meanwhile_opens_nothing(lake: Lake, target: Lake) -> None:
@@ -222,7 +247,7 @@ def test_a_copy_that_was_given_up_meanwhile_opens_nothing(lake: Lake, target: La
 
     kv.before_write = give_up_at_the_end
     with pytest.raises(Conflict, match="given the copy up"):
-        copy_kv(lake, target, shown=SHOWN)
+        copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     assert is_open(lake, lake.kv)
     assert not is_open(lake, target.kv)
 
@@ -240,7 +265,7 @@ def test_a_call_that_was_taken_for_dead_writes_nothing_more(
         steps[step] -= step == "_id_of" or args[1] == gone.partition
         if steps[step] == 0:
             steps[step] = -1
-            assert copy_kv(lake, target, shown=SHOWN).keys
+            assert copy_kv(lake, target, shown=SHOWN, clients_stopped=True).keys
             target.kv.delete(gone)
             target.kv.set(new, b"acknowledged")
             after.update(without_audit(target.kv))
@@ -248,7 +273,7 @@ def test_a_call_that_was_taken_for_dead_writes_nothing_more(
 
     monkeypatch.setattr(kv_copy, step, be_overtaken)
     with pytest.raises(Conflict):
-        copy_kv(lake, target, shown=SHOWN)
+        copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     assert new in after
     assert without_audit(target.kv) == after
 
@@ -265,7 +290,7 @@ def test_what_was_written_meanwhile_is_copied_once_more(lake: Lake, target: Lake
             lake.kv.delete(Key("sales/staging/many", "00002"))
 
     kv.before_write = write_late
-    copy_kv(lake, target, shown=SHOWN)
+    copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     assert target.kv.get(Key("sales/staging/many", "00001x")) == b"late"
     assert target.kv.get(Key("sales/staging/many", "00002")) is ABSENT
 
@@ -279,7 +304,7 @@ def test_a_kv_that_keeps_other_bytes_is_noticed(lake: Lake) -> None:
             return [(name, value) for name, value in found if name != "00777"]
 
     with pytest.raises(Corrupt, match="differ in 1 partitions, such as 'sales/staging/many'"):
-        copy_kv(lake, at(lake, LossyKV()), shown=SHOWN)
+        copy_kv(lake, at(lake, LossyKV()), shown=SHOWN, clients_stopped=True)
     assert state(lake.kv) == "leaving"
     give_up(lake)
     assert is_open(lake, lake.kv)
@@ -289,15 +314,15 @@ def test_what_stands_in_the_way_is_refused_before_the_lake_is_closed(lake: Lake,
     used = MemoryKV()
     used.set(Key("a", "b"), b"")
     with pytest.raises(Conflict, match="holds something already"):
-        copy_kv(lake, at(lake, used), shown=SHOWN)
+        copy_kv(lake, at(lake, used), shown=SHOWN, clients_stopped=True)
     with pytest.raises(Conflict, match="holds something already"):
-        copy_kv(lake, at(lake, lake.kv), shown=SHOWN)
+        copy_kv(lake, at(lake, lake.kv), shown=SHOWN, clients_stopped=True)
     other = open_lake_at("memory:", f"file://{tmp_path}/other/objects")
     with other, pytest.raises(WrongStore, match="and the object store of"):
-        copy_kv(Lake(lake.kv, other.objects_url), at(lake, MemoryKV()), shown=SHOWN)
+        copy_kv(Lake(lake.kv, other.objects_url), at(lake, MemoryKV()), shown=SHOWN, clients_stopped=True)
     lake.kv.set(keys.heartbeat("r1"), encode(Heartbeat("host", 1, 0, lake.clock.now_ms(), 10.0)))
     with pytest.raises(Conflict, match="r1 was at work"):
-        copy_kv(lake, at(lake, MemoryKV()), shown=SHOWN)
+        copy_kv(lake, at(lake, MemoryKV()), shown=SHOWN, clients_stopped=True)
     lake.kv.delete(keys.heartbeat("r1"))
     assert is_open(lake, lake.kv)
 
@@ -311,10 +336,10 @@ def test_a_kv_that_fails_leaves_the_lake_closed_and_the_copy_goes_on(lake: Lake,
 
     kv.before_write = fail
     with pytest.raises(KVUnavailable):
-        copy_kv(lake, target, shown=SHOWN)
+        copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     assert state(lake.kv) == "leaving"
     kv.before_write = lambda _: None
-    copy_kv(lake, target, shown=SHOWN)
+    copy_kv(lake, target, shown=SHOWN, clients_stopped=True)
     assert is_open(lake, target.kv)
 
 
@@ -340,7 +365,7 @@ def test_a_pilot_goes_from_its_folder_to_another_kv_and_back(refstore: Command, 
     shared = f"{redis_url}?prefix=copy-{uuid.uuid4().hex}"
     run, objects = refstore, f"file://{folder}/objects"
     assert run("kv", "copy", old, shared, stdin=b"n\n").code != 0
-    copied = run.json("kv", "copy", old, shared, "--yes")
+    copied = run.json("kv", "copy", old, shared, "--clients-stopped", "--yes")
     assert (copied["keys"] > 20, len(copied["sha256"])) == (True, 64)
 
     refused = run("ls", "sales", "main")
@@ -352,7 +377,7 @@ def test_a_pilot_goes_from_its_folder_to_another_kv_and_back(refstore: Command, 
     for kv in (shared, back):
         here = ("--kv", kv, "--objects", objects)
         if kv == back:
-            run.ok("--objects", objects, "--kv", shared, "kv", "copy", shared, back, "--yes")
+            run.ok("--objects", objects, "--kv", shared, "kv", "copy", shared, back, "--clients-stopped", "--yes")
             assert run("--kv", shared, "--objects", objects, "ls", "sales", "main").code == 6
         for name in ("sales", "far"):
             assert run.ok(*here, "cat", name, "main", "b").out == "staged"
