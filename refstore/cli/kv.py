@@ -152,6 +152,11 @@ def _confirm_identity(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
     if known and stored and known != stored:
         what = f"the KV is of lake {known}, and the object store of lake {stored}"
         confirm(ctx, f"{what}: what this object store's manifest has will be put into this KV", yes=yes)
+    _confirm_stores(ctx, lake, yes=yes)
+
+
+def _confirm_stores(ctx: typer.Context, lake: Lake, *, yes: bool) -> None:
+    """Ask whether to take what another copy of the lake's folder holds."""
     if others := lake.take_stores(dry_run=True):
         what = f"another copy of this lake's folder holds {', '.join(others[:SHOWN_MAX])}"
         confirm(ctx, f"{what}: that copy must never be used again, or each deletes what the other one names", yes=yes)
@@ -172,7 +177,8 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
 
     Stop every client first. What is staged is lost, and with it access keys, retention rules, marks of the offline job,
     issued addresses, and changed metadata of repositories. Legal holds and pins are put back from the audit log.
-    Deleted branches and repositories stay deleted.
+    Deleted branches and repositories stay deleted. It asks before it takes what another copy of the lake's folder, or
+    the lost KV, held outside of it; if you decline, `refstore kv reconcile` takes it later.
 
     \b
     Example: refstore kv rebuild --dry-run
@@ -184,6 +190,9 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
             confirm(ctx, "the KV will be made from the object store; what was staged is lost", yes=yes)
         with progress("reading the manifest") as bar:
             made = reconciliation.rebuild_kv(lake, dry_run=dry_run, progress=bar)
+        if not dry_run:
+            _confirm_stores(ctx, lake, yes=yes)  # only now does the KV name them
+            lake.take_stores()
     counts = made.count_kinds()
     if invocation_of(ctx).json:
         emit(

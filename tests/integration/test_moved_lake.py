@@ -245,3 +245,12 @@ def test_a_namespace_that_is_another_lakes_by_now_is_not_taken(lake: Path, outsi
     with refstore.open(lake) as own:
         assert own.take_stores() == []
     assert (outside / HOLDER_OBJECT).read_bytes() == held
+
+
+def test_a_kv_that_is_made_anew_holds_what_lies_outside(lake: Path, outside: Path, refstore: Command) -> None:
+    copied = copy(lake)
+    for file in lake.glob("kv.sqlite*"):
+        file.unlink()
+    refstore.ok("--data", lake, "kv", "rebuild", "--yes")
+    assert refstore.ok("--data", lake, "cat", "far", "main", "a").out == "committed"
+    assert refstore("--data", copied, "cat", "far", "main", "a").code == 6
