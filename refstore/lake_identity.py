@@ -171,7 +171,7 @@ def _find_other_holder(store: ObjectStore, kv: KV, recorded_url: str) -> str | N
         holder = _read_holder(store)
     if holder is None:
         return None  # nobody's, and this process only reads
-    return holder.decode(errors="replace")[:_ID_BYTES_MAX] if holder != own else None
+    return None if _is_same_file(holder, own) else holder.decode(errors="replace")[:_ID_BYTES_MAX]
 
 
 def _read_holder(store: ObjectStore) -> bytes | None:
@@ -183,8 +183,13 @@ def _read_holder(store: ObjectStore) -> bytes | None:
 
 def _file_of(kv: KV) -> bytes:
     """Return what a move keeps of the KV's file and a copy does not: not the device, which another mount changes."""
-    device, _, file = read_file_identity(kv.local_files[0]).partition(":")
-    return (f"{device}:{file}" if file.endswith(":0") else file).encode()
+    return read_file_identity(kv.local_files[0]).partition(":")[2].encode()
+
+
+def _is_same_file(one: bytes, other: bytes) -> bool:
+    """Return whether the inodes are one, and the times at which the files were made, where both are known."""
+    (inode, _, made), (other_inode, _, other_made) = one.partition(b":"), other.partition(b":")
+    return inode == other_inode and (made == other_made or b"0" in (made, other_made))
 
 
 def unify_ids(kv: KV, store: ObjectStore, new_id: str) -> bool:

@@ -254,3 +254,23 @@ def test_a_kv_that_is_made_anew_holds_what_lies_outside(lake: Path, outside: Pat
     refstore.ok("--data", lake, "kv", "rebuild", "--yes")
     assert refstore.ok("--data", lake, "cat", "far", "main", "a").out == "committed"
     assert refstore("--data", copied, "cat", "far", "main", "a").code == 6
+
+
+def test_a_kv_whose_time_of_making_is_not_known_is_told_by_its_inode(
+    lake: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may not be told it, and another mount changes the device."""
+
+    def is_opened(held: str, own: str) -> bool:
+        (outside / HOLDER_OBJECT).write_text(held)
+        monkeypatch.setattr("refstore.lake_identity.read_file_identity", lambda _: own)
+        with refstore.open(lake) as opened:
+            try:
+                return opened.repository("far").read("main", "b") == b"staged"
+            except WrongStore:
+                return False
+
+    for held, own in (("5:7", "1:5:7"), ("5:7", "2:5:0"), ("5:0", "2:5:7"), ("5:0", "2:5:0")):
+        assert is_opened(held, own)
+    for held, own in (("5:7", "1:5:8"), ("5:7", "1:6:7"), ("5:0", "1:6:0")):
+        assert not is_opened(held, own)
