@@ -14,7 +14,7 @@ namespace in it says that it belongs to a repository of the KV.
 
 A lake in one folder may be moved and copied with it (`mv`, `cp -r`). Two copies have the same id, and each has files of
 its own: its KV, its objects, its witnesses. What lies outside of the folder (a namespace elsewhere, or behind a
-symbolic link) they would share, and each would delete there what only the other one names. So such a store has an
+symbolic link or a mount) they would share, and each would delete there what only the other one names. So such a store has an
 object that says which file the KV is, by its inode and the time at which it was made:
 
     object store    _refstore/holder      the first copy that opened the store; others refuse it
@@ -25,6 +25,8 @@ there is no other copy (`refstore kv reconcile`).
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +60,7 @@ _NO_DATA: Final = (LAKE_OBJECT, f"{OWN_FILES}doctor/")
 """What the keys of own files begin with that are no data of a lake."""
 _ID_BYTES_MAX: Final = 200
 _ATTEMPTS: Final = 16
+MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def agree_on_id(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[], None], *, read_only: bool) -> str:
@@ -157,11 +160,7 @@ def _find_other_holder(store: ObjectStore, kv: KV, recorded_url: str) -> str | N
     a copy of the KV's folder has another one: it lies in there, and is named relative to it.
     """
     place = parse_store_url(store.url)
-    if (
-        is_relative(recorded_url)
-        and place.scheme == "file"
-        and Path(place.path).resolve().is_relative_to(kv.local_files[0].parent.resolve())
-    ):
+    if is_relative(recorded_url) and place.scheme == "file" and _is_inside(Path(place.path), kv.local_files[0].parent):
         return None
     own = _file_of(kv)
     holder = _read_holder(store)
@@ -172,6 +171,25 @@ def _find_other_holder(store: ObjectStore, kv: KV, recorded_url: str) -> str | N
     if holder is None:
         return None  # nobody's, and this process only reads
     return None if _is_same_file(holder, own) else holder.decode(errors="replace")[:_ID_BYTES_MAX]
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Return whether a copy of the folder has a copy of the path: not through a link, nor through a mount."""
+    path, folder = path.resolve(), folder.resolve()
+    try:
+        if not path.is_relative_to(folder) or path.stat().st_dev != folder.stat().st_dev:
+            return False
+    except OSError:
+        return False  # the store does not answer, and says so when it is read
+    try:
+        mounts = [Path(os.fsdecode(_unescape(line.split(b" ")[4]))) for line in MOUNTS.read_bytes().splitlines()]
+    except OSError:
+        return True  # not Linux, which alone mounts a folder of the same disk
+    return not any(mount != folder and mount.is_relative_to(folder) and path.is_relative_to(mount) for mount in mounts)
+
+
+def _unescape(name: bytes) -> bytes:
+    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), name)
 
 
 def _read_holder(store: ObjectStore) -> bytes | None:

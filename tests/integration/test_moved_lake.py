@@ -274,3 +274,21 @@ def test_a_kv_whose_time_of_making_is_not_known_is_told_by_its_inode(
         assert is_opened(held, own)
     for held, own in (("5:7", "1:5:8"), ("5:7", "1:6:7"), ("5:0", "1:6:0")):
         assert not is_opened(held, own)
+
+
+def test_a_copy_whose_objects_are_a_mount_is_refused(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder of the same disk, so that the device does not tell."""
+    place = Path(shutil.move(lake, tmp_path / "with space"))
+    copied, mounts = tmp_path / "copied", tmp_path / "mountinfo"
+    shutil.copytree(place, copied)
+    names = [str(each / "objects").replace(" ", r"\040") for each in (place, copied)]
+    mounts.write_text("".join(f"30 25 8:1 /big {name} rw - ext4 /dev/sda rw\n" for name in names))
+    monkeypatch.setattr("refstore.lake_identity.MOUNTS", mounts)
+    with refstore.open(place) as own:
+        assert read_all(own) == WHOLE
+    shutil.rmtree(copied / "objects")
+    shutil.copytree(place / "objects", copied / "objects")
+    with pytest.raises(WrongStore, match="another copy of this folder holds it"):
+        refstore.open(copied)
