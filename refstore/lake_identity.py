@@ -14,8 +14,8 @@ namespace in it says that it belongs to a repository of the KV.
 
 A lake in one folder may be moved and copied with it (`mv`, `cp -r`). Two copies have the same id, and each has files of
 its own: its KV, its objects, its witnesses. What lies outside of the folder (a namespace elsewhere, or behind a
-symbolic link or a mount) they would share, and each would delete there what only the other one names. So such a store has an
-object that says which file the KV is, by its inode and the time at which it was made:
+symbolic link or a mount) they would share, and each would delete there what only the other one names. So such a store
+has an object that says which file the KV is, by its inode and the time at which it was made:
 
     object store    _refstore/holder      the first copy that opened the store; others refuse it
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import refstore
+from refstore import lake_identity
 from refstore.errors import ObjectsUnavailable, StoreMisconfigured, WrongStore
 from refstore.lake import Lake, open_lake_at
 from refstore.namespaces import HOLDER_OBJECT
@@ -263,7 +264,7 @@ def test_a_kv_whose_time_of_making_is_not_known_is_told_by_its_inode(
 
     def is_opened(held: str, own: str) -> bool:
         (outside / HOLDER_OBJECT).write_text(held)
-        monkeypatch.setattr("refstore.lake_identity.read_file_identity", lambda _: own)
+        monkeypatch.setattr(lake_identity, "read_file_identity", {lake / "kv.sqlite": own}.__getitem__)
         with refstore.open(lake) as opened:
             try:
                 return opened.repository("far").read("main", "b") == b"staged"
