@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from refstore.core import deadline
 from refstore.core.clock import SystemClock
 from refstore.core.ids import RandomIds, id_time_ms
 from refstore.errors import (
@@ -239,6 +240,7 @@ def _read_folders(files: ObjectStore) -> list[_RunFolder]:
     """Return the folders of the runs, the last run's first."""
     found: dict[str, set[str]] = {}
     for info in files.list(PRUNE_ROOT, before=LOCKS):
+        deadline.check()
         run_id, _, name = info.key.removeprefix(PRUNE_ROOT).partition("/")
         if id_time_ms(run_id) is not None:
             found.setdefault(run_id, set()).add(name.partition("/")[0])
@@ -247,7 +249,7 @@ def _read_folders(files: ObjectStore) -> list[_RunFolder]:
 
 def read_runs(files: ObjectStore) -> list[PruneReport]:
     """Return the report of each run that is kept, the oldest first. One that is on, or ended without a report, or has a
-    damaged one, has a report that says so.
+    damaged one, has a report that says so. It keeps the deadline of a page that shows them.
     """
     lock = read_lock(files)
     return [_report_of(files, folder, lock) for folder in reversed(_read_folders(files))]
@@ -260,6 +262,7 @@ def _report_of(files: ObjectStore, folder: _RunFolder, lock: LockState | None) -
         state = "running"
         error = f"no sign of life for {silent} s: the next run takes over" if silent >= TAKE_OVER_SECONDS else ""
     elif REPORT_FILE in folder.names:
+        deadline.check()
         try:
             report = read_report(files, folder.run_id)
             return msgspec.structs.replace(report, is_unmarked=UNMARKED_FILE in folder.names)

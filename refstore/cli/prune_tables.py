@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN: Final = 10
 PREFIXES_SHOWN: Final = 20
-
-_VERDICTS: Final = {
-    "named": "named",
-    "young": "too young to say",
-    "protected": "protected",
-    "never taken": "never taken",
-    "own": "refstore's own",
-    "unnamed": "unnamed",
-}
-"""What the table calls each verdict, in its order."""
-
 _GONE: Final = ("deleted", "already gone")
 """What a run says of a key that was not there any more."""
 
@@ -47,11 +36,7 @@ def emit_report(output: str, report: PruneReport) -> None:
     print_answer(output, _summary(report))
     tables: tuple[Iterable[Row], ...] = (
         _count_rows(report),
-        (
-            {"unnamed, age": _days(each.days_from, each.days_to), **_columns(each.unnamed)}
-            for each in report.by_age
-            if each.unnamed.objects
-        ),
+        ({"unnamed, age": each.words, **_columns(each.unnamed)} for each in report.by_age if each.unnamed.objects),
         (
             {
                 "prefix": each.prefix or "(all others)",
@@ -83,24 +68,17 @@ def emit_report(output: str, report: PruneReport) -> None:
 
 
 def _summary(report: PruneReport) -> dict[str, object]:
-    names = report.names
     row: dict[str, object] = {"store": redact_text(report.store), "run": report.run_id, "state": report.state}
-    for number, source in enumerate(report.sources, 1):
-        read = ", ".join(f"{what.replace('_', ' ')} {count:,}" for what, count in source.read.items() if count)
-        row["source" if number == 1 else f"source {number}"] = f"{source.source}: {read}"
-    row["names"] = f"{names.names:,} in the store, {names.outside:,} outside; they keep {names.found:,} objects"
-    if names.found_by_other_spelling:
-        row["by other spelling"] = f"{names.found_by_other_spelling:,} of these objects"
-    if names.examples_not_found:
-        row["named, not listed"] = ", ".join(names.examples_not_found[:3])
-    row |= {"error": redact_text(report.error)} if report.error else {}
-    return row
+    row |= report.describe_names()
+    return row | ({"error": redact_text(report.error)} if report.error else {})
 
 
 def _count_rows(report: PruneReport) -> Iterator[dict[str, object]]:
+    from refstore_prune.prune_report import VERDICT_WORDS
+
     would = report.state == "simulated"
     yield {"": "listed", **_columns(report.listed)}
-    for verdict, words in _VERDICTS.items():
+    for verdict, words in VERDICT_WORDS.items():
         if verdict in report.verdicts and (report.verdicts[verdict].objects or verdict in ("named", "unnamed")):
             yield {"": f"  {words}", **_columns(report.verdicts[verdict])}
     yield {"": "    waits for its grace period", **_columns(report.waiting)}
@@ -114,10 +92,6 @@ def _count_rows(report: PruneReport) -> Iterator[dict[str, object]]:
 
 def _columns(count: ObjectCount) -> dict[str, object]:
     return {"objects": count.objects, "bytes": count.bytes}
-
-
-def _days(first: int, last: int | None) -> str:
-    return f"{first} days and more" if last is None else f"{first} to {last} days"
 
 
 def _advice(report: PruneReport) -> str:
@@ -141,6 +115,7 @@ def _advice(report: PruneReport) -> str:
 
 def run_row(report: PruneReport) -> dict[str, object]:
     """Return a run as the list of runs shows it. One that is on, or ended early, has counted nothing."""
+    deleted = report.count_deleted()
     row: dict[str, object] = {
         "run": report.run_id,
         "state": report.state,
@@ -149,8 +124,8 @@ def run_row(report: PruneReport) -> dict[str, object]:
         "listed": report.listed.objects,
         "unnamed": None,
         "unnamed_bytes": None,
-        "deleted": sum(count.objects for outcome, count in report.outcomes.items() if outcome.startswith("deleted")),
-        "deleted_bytes": sum(count.bytes for outcome, count in report.outcomes.items() if outcome == "deleted"),
+        "deleted": deleted.objects,
+        "deleted_bytes": deleted.bytes,
         "waiting": report.waiting.objects,
         "due": None if report.is_unmarked else format_when(report.next_due_ms or None),
         "unmarked": report.is_unmarked or None,

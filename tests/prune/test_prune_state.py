@@ -10,7 +10,17 @@ from contextlib import AbstractContextManager
 import pytest
 
 from refstore.core.clock import SystemClock
-from refstore.errors import AlreadyExists, Conflict, Corrupt, Invalid, NotFound, RunUnderWay, StoreMisconfigured
+from refstore.core.deadline import limit_reads
+from refstore.errors import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    DeadlineExceeded,
+    Invalid,
+    NotFound,
+    RunUnderWay,
+    StoreMisconfigured,
+)
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import Body, ObjectPage, StoredObject
 from refstore.objects.local import LocalObjects
@@ -355,6 +365,27 @@ def test_the_reports_of_runs_are_read_and_those_without_one_say_so(in_folder: Lo
         read_report(in_folder)
     with pytest.raises(NotFound, match="no report of run"):
         read_report(in_folder, run_id(2))
+
+
+class TakesTime(ForwardingObjects):
+    """A store in which each call takes ten seconds."""
+
+    def __init__(self, inner: ObjectStore, clock: FakeClock) -> None:
+        self.inner = inner
+        self.clock = clock
+
+    def check(self) -> None:
+        self.clock.advance(10)
+
+
+def test_a_page_that_shows_the_runs_waits_for_no_slow_store(in_folder: LocalObjects, clock: FakeClock):
+    for number in range(1, 9):
+        marked(in_folder, number)
+    began = clock.monotonic
+    with limit_reads(clock, 30, lambda: False), pytest.raises(DeadlineExceeded):
+        read_runs(TakesTime(in_folder, clock))
+    assert clock.monotonic - began <= 40
+    assert len(read_runs(TakesTime(in_folder, clock))) == 8
 
 
 def test_a_run_that_was_killed_is_told_from_one_that_is_on(in_folder: LocalObjects, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,11 @@ Two of lakeFS's own calls write down what a collector needs, as files in the rep
 on every branch, and which commits its rules keep. Without rules every commit is kept. No call lists commits that no
 branch leads to any more, so then every range in the namespace is read, whichever commit it belongs to.
 
+lakeFS writes no file for a part of the branches in which nothing is staged. It may also write none although something
+is: a branch that is deleted while it makes the list sets its count of what it has written to 0 (#9792). So where there
+is no file, each of these branches is asked. What was staged when the list was made is still staged then, or was
+committed and is read with the commits, or was given up.
+
 To the commits that lakeFS's rules keep, those are added that a branch or a tag names, and those that refstore's own
 rules keep. No commit is ever taken from them.
 """
@@ -12,23 +17,24 @@ rules keep. No commit is ever taken from them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 from refstore.core.clock import Clock, SystemClock
-from refstore.errors import Corrupt, Invalid, ObjectNotFound
+from refstore.core.redaction import redact_url
+from refstore.errors import Corrupt, Invalid, ObjectNotFound, Unavailable
 from refstore.objects import open_objects
 from refstore.objects.store_urls import parse_store_url
 from refstore.retention.rules import Rules
 from refstore.versioning.commits.workers import Workers
 from refstore_prune.sources.base import MetadataPlace, NamePart, NameSource, SourceFacts, SourceOptions
 from refstore_prune.sources.lakefs import kept_commits
-from refstore_prune.sources.lakefs.client import LakefsClient
+from refstore_prune.sources.lakefs.client import LakefsClient, UncommittedPage
 from refstore_prune.sources.lakefs.committed import FOLDER, RangeRef, RangeTask, range_key, read_metarange
 from refstore_prune.sources.lakefs.credentials import read_login
 from refstore_prune.sources.lakefs.name_tasks import LeftOverTask, PlacedNames, UncommittedTask
-from refstore_prune.sources.lakefs.namespace_place import Folder, find_place
+from refstore_prune.sources.lakefs.namespace_place import find_place, folder_url
 from refstore_prune.sources.lakefs.sstable import TableFile
 
 LINK_HOURS: Final = 24
@@ -38,6 +44,8 @@ TASK_NAMES: Final = 1_000_000
 TASK_RANGES: Final = 256
 _KNOWN_AS: Final = "known_as"
 _LINK_HOURS: Final = "longest_link_hours"
+READINGS_MAX: Final = 3
+"""How often what is uncommitted is read while lakeFS overlooks some of it."""
 _RETENTION: Final = f"{FOLDER}retention/gc/"
 _KIND: Final = FOLDER.rstrip("/")
 _THREADS: Final = 8
@@ -45,6 +53,7 @@ _THREADS: Final = 8
 NOT_SEEN: Final = (
     "Addresses that `lakectl fs stage` names for the first time while the run goes on.",
     "What is staged and lies outside of the repository's namespace, in that of another one that is pruned, too.",
+    "What other repositories name by full addresses (imports, `lakectl fs stage`), unless this run reads them, too.",
     "Commits that the rules let expire and that a branch, a revert or a cherry-pick brings back while the run goes on.",
 )
 
@@ -101,7 +110,7 @@ class LakefsSource(NameSource):
         self.base_url = _url_below(store_url, prefix)
         self.never_taken_folders = (re.escape(f"{prefix}{FOLDER}"),)
         self.min_age = max(self.min_age, timedelta(seconds=self._client.link_seconds()))
-        self._client.rules()  # so that a missing permission is told before the store is listed
+        self._client.has_rules()  # so that a missing permission is told before the store is listed
         self._find_others()
 
     def metadata_elsewhere(self) -> list[MetadataPlace]:
@@ -137,18 +146,18 @@ class LakefsSource(NameSource):
             if record.id == self._repository:
                 continue
             try:
-                other = Folder.from_url(record.storage_namespace)
+                other = folder_url(record.storage_namespace)
             except Invalid:  # a place of another form than ours is not in this store
                 continue
-            below = self._place.store.find_below(other)
-            if below == self._place.prefix:
+            if other == folder_url(self._place.namespace):
                 raise Invalid(
                     f"repositories {self._repository!r} and {record.id!r} have one namespace, "
                     f"{record.storage_namespace}: what only the other one names would go; give one of them up first"
                 )
-            if below is not None:
+            if other.startswith(self._place.known_as):
+                below = other.removeprefix(self._place.known_as)
                 self._others.append(MetadataPlace(_KIND, below.rstrip("/")))
-            elif other.find_below(self._place.store) is not None:
+            elif self._place.known_as.startswith(other):
                 raise Invalid(
                     f"{self._store.url} lies in the namespace of repository {record.id!r}, whose names cannot be read "
                     "so; prune a store that holds that namespace, too, with both repositories as sources"
@@ -157,39 +166,67 @@ class LakefsSource(NameSource):
     # ---- what is uncommitted
 
     def _read_uncommitted(self) -> Iterator[NamePart]:
-        files, run_id = 0, ""
-        for page in self._client.prepare_uncommitted():
-            run_id = page.run_id
-            if page.gc_uncommitted_location:
-                files += 1
-                self._find_file(page.gc_uncommitted_location, f"uncommitted/{run_id}/uncommitted/")
-        folder = f"{self._place.prefix}{_RETENTION}uncommitted/{run_id}/uncommitted/"
+        self._read["uncommitted files"] = 0
+        branch: str | None = None
+        for _ in range(READINGS_MAX):
+            pages = list(self._client.prepare_uncommitted())
+            yield from self._uncommitted_files(pages)
+            branch = self._find_overlooked(pages)
+            if branch is None:
+                return
+        raise Unavailable(
+            f"lakeFS wrote down {READINGS_MAX} times that nothing is uncommitted, although something is on branch "
+            f"{branch!r}; run again while no branches are deleted. If all of it lies outside of the repository's "
+            "namespace, commit or reset it first"
+        )
+
+    def _find_overlooked(self, pages: Sequence[UncommittedPage]) -> str | None:
+        """Return a branch on which objects are staged, and of which a page without a file should tell."""
+        ends = [page.next_branch for page in pages]
+        parts = [
+            (start or "", end)
+            for start, end, page in zip(["", *ends], ends, pages, strict=False)
+            if not page.gc_uncommitted_location
+        ]
+        for branch in self._client.branches() if parts else ():
+            is_in_part = any(start <= branch.id and (end is None or branch.id < end) for start, end in parts)
+            if is_in_part and self._client.has_staged(branch.id):
+                return branch.id
+        return None
+
+    def _uncommitted_files(self, pages: Sequence[UncommittedPage]) -> Iterator[NamePart]:
+        written = [page for page in pages if page.gc_uncommitted_location]
+        name = f"uncommitted/{pages[0].run_id}/uncommitted/"
+        for page in written:
+            self._find_file(page.gc_uncommitted_location, name)
+        folder = f"{self._place.prefix}{_RETENTION}{name}"
         keys = [info.key for info in self._store.list(folder)]
-        if len(keys) < files:
+        if len(keys) < len(written):
             raise Corrupt(
-                f"lakeFS says that it wrote {files} files to {folder}, and {len(keys)} are there; run again, with a "
-                "server of 2024 or later"
+                f"lakeFS says that it wrote {len(written)} files to {folder}, and {len(keys)} are there; run "
+                "again, with a server of 2024 or later"
             )
-        self._read["uncommitted files"] = len(keys)
+        self._read["uncommitted files"] += len(keys)
         for key in keys:
             yield PlacedNames(UncommittedTask(self._store.url, key), self._place)
 
     def _find_file(self, location: str, name: str) -> str:
         """Return the key of what lakeFS has written. Raises Corrupt: it is not where it belongs."""
-        key = self._place.find_key(location)
-        if key.rstrip("/") != f"{self._place.prefix}{_RETENTION}{name}".rstrip("/"):
+        expected = f"{_RETENTION}{name}"
+        if location.rstrip("/") != f"{self._place.namespace}{expected}".rstrip("/"):
             raise Corrupt(
-                f"lakeFS wrote {key}, which should be {_RETENTION}{name}; a server that is set to another "
-                "committed.block_storage_prefix is not supported"
+                f"lakeFS says that it wrote {redact_url(location)!r}, which should be {expected} in "
+                f"{self._place.namespace!r}; a server that is set to another committed.block_storage_prefix is not "
+                "supported"
             )
-        return key
+        return f"{self._place.prefix}{expected}"
 
     # ---- what is committed
 
     def _read_committed(self) -> Iterator[NamePart]:
         heads = {branch.id: branch.commit_id for branch in self._client.branches()}
         tags = {tag.id: tag.commit_id for tag in self._client.tags()}
-        keeps_all = self._client.rules() is None
+        keeps_all = not self._client.has_rules()
         kept = {} if keeps_all else self._read_commits_of_rules(heads)
         named = {*heads.values(), *tags.values()}
         held: set[str] = set()
