@@ -56,6 +56,8 @@ from refstore.records.lake_records import LakeRecord
 from refstore.records.repository_records import RepositoryRecord
 
 LAKE_OBJECT: Final = "_refstore/lake"
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")
+"""How `/proc/self/mountinfo` writes a space, and the like."""
 _NO_DATA: Final = (LAKE_OBJECT, f"{OWN_FILES}doctor/")
 """What the keys of own files begin with that are no data of a lake."""
 _ID_BYTES_MAX: Final = 200
@@ -189,7 +191,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def _unescape(name: bytes) -> bytes:
-    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), name)
+    return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), name)
 
 
 def _read_holder(store: ObjectStore) -> bytes | None:

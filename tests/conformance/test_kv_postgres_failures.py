@@ -533,8 +533,10 @@ def test_a_commit_that_stopped_waiting_for_its_standby_is_not_acknowledged(key: 
     with PostgresServer(options=("fsync=off",)) as server, driver(server.url) as kv:
         kv.set(key, b"0")
         server.run("ALTER SYSTEM SET synchronous_standby_names = 'none_runs'", "SELECT pg_reload_conf()")
-        with ThreadPoolExecutor(1) as pool:
-            ours = pool.submit(_failure, lambda: kv.set(key, b"1"))
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # the server takes the setting in a moment, so the first writes may not wait
+            ours = pool.submit(_failure, lambda: [kv.set(key, b"1") for _ in range(10_000)])
             waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
             until(lambda: server.run(waits), "the wait for a standby")
             server.run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
